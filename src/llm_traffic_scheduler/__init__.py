@@ -1,0 +1,62 @@
+"""Puts people before batch work in front of an LLM, inside your own asyncio process.
+
+    scheduler = TrafficScheduler(max_concurrency=8, interactive_p95_threshold=2.0)
+    answer = await scheduler.submit("interactive", ask, question)
+    summary = await scheduler.submit("batch", summarise, document, priority=5)
+    async with scheduler.slot("batch") as slot:
+        ...
+    print(scheduler.explain())
+    await scheduler.close()
+"""
+
+from .core.metrics import TrafficSnapshot
+from .errors import (
+    CallAborted,
+    ConfigError,
+    QueueFull,
+    QueueTimeout,
+    Rejected,
+    RunTimeout,
+    SchedulerClosed,
+    SchedulerError,
+    SchedulerMisuse,
+)
+from .events import CallFinished, CallQueued, CallRejected, CallStarted, Event, LimitChanged
+from .policies.base import Decision, LimitPolicy, Signals
+from .policies.fixed import FixedPolicy
+from .policies.pressure import PressurePolicy
+from .scheduler import TrafficScheduler
+from .slot import Slot, TrafficKind, current_slot
+from .snapshot import CallInfo, CloseReport, KindTotals, SchedulerSnapshot
+
+__all__ = [
+    "CallAborted",
+    "CallFinished",
+    "CallInfo",
+    "CallQueued",
+    "CallRejected",
+    "CallStarted",
+    "CloseReport",
+    "ConfigError",
+    "Decision",
+    "Event",
+    "FixedPolicy",
+    "KindTotals",
+    "LimitChanged",
+    "LimitPolicy",
+    "PressurePolicy",
+    "QueueFull",
+    "QueueTimeout",
+    "Rejected",
+    "RunTimeout",
+    "SchedulerClosed",
+    "SchedulerError",
+    "SchedulerMisuse",
+    "SchedulerSnapshot",
+    "Signals",
+    "Slot",
+    "TrafficKind",
+    "TrafficScheduler",
+    "TrafficSnapshot",
+    "current_slot",
+]

@@ -1,0 +1,1 @@
+"""Ground floor: pure decisions, driven by events and `now`."""

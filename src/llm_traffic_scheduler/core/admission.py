@@ -1,0 +1,321 @@
+"""Which waiting call runs next, and when to look again.
+
+Floor: ground. No clock, no asyncio, no I/O: time comes in as `now`, decisions go out.
+Algorithm: two heaps in front of one set of slots, a cap on both kinds together and a moving
+limit on batch. Room is always recomputed from the calls that run (`limit - running`) and never
+carried along as a difference: a limit lowered below what runs and raised again would otherwise
+release slots that do not exist (anyio #1223, CPython's Semaphore with a negative value).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from .arrival_order import ArrivalOrder
+from .priority_queue import PriorityQueue
+
+__all__ = ["GONE", "NEW", "QUEUED", "RUNNING", "Admissible", "Admission", "BatchLimit", "Limits"]
+
+NEW: Final = 0
+QUEUED: Final = 1
+RUNNING: Final = 2
+GONE: Final = 3
+
+
+class Admissible(Protocol):
+    """What admission reads of a call (the first block) and writes into it (the second)."""
+
+    interactive: bool
+    observed: bool
+    priority: float
+    deadline: float
+    submitted: float
+
+    number: int
+    state: int
+    queued_at: float
+    started_at: float
+
+    @property
+    def waiting(self) -> bool: ...
+
+
+CallT = TypeVar("CallT", bound=Admissible)
+
+
+class BatchLimit(Protocol):
+    """Whoever decides how many batch calls may run."""
+
+    def limit(self, now: float) -> int: ...
+
+    def next_look(self, now: float) -> float:
+        """When the limit may rise although nothing happens; infinity if never."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds in force. None: no bound, or switched off."""
+
+    max_concurrency: int
+    batch_max: int
+    batch_min: int = 1
+    max_queued_interactive: int | None = None
+    max_queued_batch: int | None = None
+    starvation_timeout: float | None = 30.0
+
+
+class Admission(Generic[CallT]):
+    """Two queues and the calls that run; decides who starts.
+
+    A call goes NEW -> QUEUED -> RUNNING -> GONE, or skips QUEUED. Whoever changes something calls
+    `expire` and `fill` afterwards: then no call that may run is waiting.
+
+    Complexity: `offer`, `release`, `withdraw` and each call that `fill` starts O(log n).
+    Threads: one owns it; the reading methods are safe from others if a RuntimeError is tried again.
+    """
+
+    __slots__ = (
+        "_batch_ceiling",
+        "_deadlines",
+        "_interactive_ceiling",
+        "_last_batch_start",
+        "_limiter",
+        "_number",
+        "_orders",
+        "_waiting_since",
+        "batch_queue",
+        "batch_running",
+        "interactive_queue",
+        "interactive_running",
+        "limits",
+        "paused",
+    )
+
+    def __init__(self, limits: Limits, limiter: BatchLimit) -> None:
+        self.interactive_queue: PriorityQueue[CallT] = PriorityQueue()
+        self.batch_queue: PriorityQueue[CallT] = PriorityQueue()
+        # dicts for their order: a set would make what close() cancels first a matter of addresses.
+        self.interactive_running: dict[CallT, None] = {}
+        self.batch_running: dict[CallT, None] = {}
+        self.paused: frozenset[str] = frozenset()
+        self._limiter = limiter
+        self._orders: dict[bool, ArrivalOrder[CallT]] = {True: ArrivalOrder(), False: ArrivalOrder()}
+        self._deadlines: PriorityQueue[CallT] = PriorityQueue()
+        self._number = 0
+        self._waiting_since = self._last_batch_start = -math.inf
+        self.set_limits(limits)
+
+    # What happens
+
+    def offer(self, call: CallT) -> bool:
+        """True: the call runs from now on. False: it has to wait; `enqueue` it or turn it away."""
+        if call.interactive:
+            if self.interactive_queue or self.running >= self._interactive_ceiling:
+                return False
+        elif self.batch_queue or self.running >= self.limits.max_concurrency or not self._batch_allowed(call.submitted):
+            return False
+        self._start(call, call.submitted)
+        return True
+
+    def bound(self, interactive: bool) -> int | None:
+        """How many calls of the kind may wait, None for any number."""
+        return self.limits.max_queued_interactive if interactive else self.limits.max_queued_batch
+
+    def enqueue(self, call: CallT, now: float) -> None:
+        """Let a call wait that `offer` did not start."""
+        queue = self.interactive_queue if call.interactive else self.batch_queue
+        if not call.interactive and not queue:
+            self._waiting_since = now
+        self._number += 1
+        call.number = self._number
+        call.state = QUEUED
+        call.queued_at = now
+        queue.push(call, call.priority, call.number)
+        self._orders[call.interactive].add(call, len(queue))
+        if call.deadline < math.inf:
+            self._deadlines.push(call, call.deadline, call.number)
+
+    def withdraw(self, call: CallT) -> None:
+        """Take out a call that waits; it will not run."""
+        (self.interactive_queue if call.interactive else self.batch_queue).discard(call.number)
+        self._left_queue(call)
+        call.state = GONE
+
+    def release(self, call: CallT) -> None:
+        """Take back the slot of a call that runs."""
+        del (self.interactive_running if call.interactive else self.batch_running)[call]
+        call.state = GONE
+
+    def expire(self, now: float) -> list[CallT]:
+        """Withdraw and return the calls whose time to wait is over, earliest deadline first."""
+        expired: list[CallT] = []
+        while (call := self._deadlines.peek()) is not None and call.deadline <= now:
+            self.withdraw(call)
+            expired.append(call)
+        return expired
+
+    def fill(self, now: float) -> list[CallT]:
+        """Start every waiting call that may run, in order, and return them. Call `expire` first."""
+        started: list[CallT] = []
+        while (call := self._next(now)) is not None:
+            self._left_queue(call)
+            self._start(call, now)
+            started.append(call)
+        return started
+
+    def set_limits(self, limits: Limits) -> None:
+        """New bounds; what runs goes on."""
+        self.limits = limits
+        self._interactive_ceiling = 0 if "interactive" in self.paused else limits.max_concurrency
+        self._batch_ceiling = 0 if "batch" in self.paused else limits.batch_max
+
+    def set_paused(self, paused: frozenset[str], now: float) -> None:
+        """Kinds of which nothing starts. The starvation guard counts anew when batch is resumed."""
+        if "batch" in self.paused - paused:
+            self._waiting_since = now
+        self.paused = paused
+        self.set_limits(self.limits)
+
+    # What is so
+
+    @property
+    def running(self) -> int:
+        """Slots taken, both kinds together."""
+        return len(self.interactive_running) + len(self.batch_running)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return not (self.interactive_running or self.batch_running or self.interactive_queue or self.batch_queue)
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Interactive running and queued, batch running and queued."""
+        return (
+            len(self.interactive_running),
+            len(self.interactive_queue),
+            len(self.batch_running),
+            len(self.batch_queue),
+        )
+
+    def next_look(self, now: float) -> float:
+        """When to call `expire` and `fill` although nothing happens; infinity if there is no need.
+
+        Only a queue deadline, or a batch limit that rises by itself while a slot is free, can change who may run.
+        """
+        first = self._deadlines.peek()
+        due = math.inf if first is None else first.deadline
+        if (
+            self.batch_queue
+            and self.running < self.limits.max_concurrency
+            and len(self.batch_running) < self._batch_ceiling
+        ):
+            due = min(due, self._limiter.next_look(now))
+        return due
+
+    def oldest_wait(self, interactive: bool, now: float) -> float:
+        """Seconds that the call of this kind that has waited longest has waited; 0.0 if none waits."""
+        oldest = self._orders[interactive].oldest()
+        return 0.0 if oldest is None else max(0.0, now - oldest.queued_at)
+
+    def oldest_unfinished(self, now: float) -> float:
+        """Age of the oldest observed interactive call that has not ended; 0.0 if there is none."""
+        submitted = [call.submitted for call in list(self.interactive_running) if call.observed]
+        queued = next((call.submitted for call in self._orders[True] if call.observed), now)
+        return max(0.0, now - min(submitted, default=now), now - queued)
+
+    def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
+        """Ages of observed interactive calls that have not ended and are older than `older_than`, oldest first.
+
+        Beside them, when the oldest of the others was submitted; infinity if there are none.
+        """
+        ages: list[float] = []
+        next_submitted = math.inf
+        for call in list(self.interactive_running):
+            if call.observed:
+                if now - call.submitted > older_than:
+                    ages.append(now - call.submitted)
+                else:
+                    next_submitted = min(next_submitted, call.submitted)
+        for call in self._orders[True]:
+            if call.observed:
+                if not now - call.submitted > older_than:
+                    next_submitted = min(next_submitted, call.submitted)
+                    break  # those behind it came later
+                ages.append(now - call.submitted)
+        ages.sort(reverse=True)
+        return ages, next_submitted
+
+    def calls(self) -> Iterator[CallT]:
+        """All calls: those that run, then those that wait, each in their order."""
+        yield from list(self.interactive_running)
+        yield from list(self.batch_running)
+        yield from self.interactive_queue.ordered()
+        yield from self.batch_queue.ordered()
+
+    # How it is decided
+
+    def _next(self, now: float) -> CallT | None:
+        if self.running >= self.limits.max_concurrency:
+            return None
+        if (
+            self.interactive_queue
+            and self.running < self._interactive_ceiling
+            and not (self._batch_starves(now) and self._batch_allowed(now))
+        ):
+            return self.interactive_queue.pop()
+        if self.batch_queue and self._batch_allowed(now):
+            return self.batch_queue.pop()
+        return None
+
+    def _batch_allowed(self, now: float) -> bool:
+        running = len(self.batch_running)
+        # Below the floor no policy has a say, so none is asked.
+        return running < self._batch_ceiling and (running < self.limits.batch_min or running < self._limiter.limit(now))
+
+    def _batch_starves(self, now: float) -> bool:
+        timeout = self.limits.starvation_timeout
+        return (
+            timeout is not None
+            and bool(self.batch_queue)
+            and len(self.batch_running) < self.limits.batch_min
+            and now - max(self._last_batch_start, self._waiting_since) >= timeout
+        )
+
+    def _start(self, call: CallT, now: float) -> None:
+        if call.interactive:
+            self.interactive_running[call] = None
+        else:
+            self.batch_running[call] = None
+            self._last_batch_start = now
+        call.state = RUNNING
+        call.started_at = now
+
+    def _left_queue(self, call: CallT) -> None:
+        if call.deadline < math.inf:
+            self._deadlines.discard(call.number)
+        if not (self.interactive_queue if call.interactive else self.batch_queue):
+            self._orders[call.interactive].clear()
+
+    def check(self) -> None:
+        """Assert every invariant but work conservation, which needs `now`; for tests."""
+        for queue in (self.interactive_queue, self.batch_queue, self._deadlines):
+            queue.check()
+        assert len(self.batch_running) <= max(self.limits.batch_max, self.running)
+        assert all(call.state == RUNNING and call.interactive for call in self.interactive_running)
+        assert all(call.state == RUNNING and not call.interactive for call in self.batch_running)
+        waiting = [*self.interactive_queue, *self.batch_queue]
+        assert all(call.state == QUEUED for call in waiting)
+        assert len(self._deadlines) == sum(call.deadline < math.inf for call in waiting)
+        for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
+            assert set(self._orders[interactive]) == set(queue)
+
+    def check_conserving(self, now: float) -> None:
+        """Assert that no call that may run is waiting; for tests, after `expire` and `fill`."""
+        free = self.running < self.limits.max_concurrency
+        assert not (free and self.interactive_queue and "interactive" not in self.paused)
+        assert not (free and self.batch_queue and self._batch_allowed(now))

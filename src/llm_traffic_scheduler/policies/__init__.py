@@ -1,0 +1,1 @@
+"""Second floor: laws that say how many batch calls may run."""

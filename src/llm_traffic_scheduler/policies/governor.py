@@ -1,0 +1,300 @@
+"""From what is known to the batch limit in force: asks the policy, keeps its answer, survives its faults.
+
+Floor: second. Pure. The policy is asked only when batch work waits for an answer or somebody
+reads, and an answer is kept until its `valid_until` or until a signal it depends on changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol
+
+from ..core.admission import Limits
+from ..core.metrics import SlidingWindowMetrics, WindowReading
+from ..errors import ConfigError
+from .base import Decision, LimitPolicy, Signals
+
+__all__ = ["Governor", "Watched"]
+
+# At the very instant of `valid_until` both sides of a step may hold, by rounding; a moment later only one does.
+_PAST_THE_STEP: Final = 1e-6
+
+_COUNTS: Final = frozenset({"interactive_running", "interactive_queued", "batch_running", "batch_queued"})
+_KNOWN: Final = frozenset(Signals.__dataclass_fields__)
+
+
+class Watched(Protocol):
+    """What the governor sees of admission."""
+
+    limits: Limits
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Interactive running and queued, batch running and queued."""
+        ...
+
+    def oldest_wait(self, interactive: bool, now: float) -> float: ...
+
+    def oldest_unfinished(self, now: float) -> float: ...
+
+    def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]: ...
+
+
+class Governor:
+    """Decides how many batch calls may run now, by the policy and the window of interactive traffic.
+
+    Complexity: an event costs an append; a decision one reading of the window, and only if something
+    the policy reads has changed. At a slice boundary the policy is advanced; after a quiet spell once for
+    each slice in which samples left, at most a hundred times.
+    Threads: `read` from any (try a RuntimeError again), the rest from the one that owns it.
+    """
+
+    __slots__ = (
+        "_answer_by",
+        "_decided_on",
+        "_decision",
+        "_events",
+        "_failed_at",
+        "_next_join",
+        "_on_change",
+        "_on_fault",
+        "_reads_counts",
+        "_slice_end",
+        "_watched",
+        "policy",
+        "throttled_until",
+        "window",
+    )
+
+    def __init__(
+        self,
+        policy: LimitPolicy,
+        window: SlidingWindowMetrics,
+        *,
+        on_fault: Callable[[BaseException], None],
+        on_change: Callable[[Decision, Decision], None],
+    ) -> None:
+        self.window = window
+        self.throttled_until = -math.inf
+        self._on_fault = on_fault
+        self._on_change = on_change
+        self._watched: Watched | None = None
+        self._decision: Decision | None = None
+        self.set_policy(policy)
+
+    def watch(self, watched: Watched) -> None:
+        """Take the counts from here; once, before the first event."""
+        self._watched = watched
+
+    def set_policy(self, policy: LimitPolicy) -> None:
+        """Ask `policy` from now on."""
+        self.policy = policy
+        reads = getattr(policy, "reads", None)
+        self._reads_counts = reads is None or not _COUNTS.isdisjoint(reads) or not _KNOWN.issuperset(reads)
+        self._failed_at: float | None = None
+        self._slice_end = -math.inf
+        self.forget()
+
+    def set_window(self, window: SlidingWindowMetrics) -> None:
+        """Look at `window` from now on."""
+        self.window = window
+        self._slice_end = -math.inf
+        self.forget()
+
+    def forget(self) -> None:
+        """Ask the policy again at the next occasion; for changed bounds."""
+        self._events = 0
+        self._decided_on: tuple[int, ...] | None = None
+        self._answer_by = self._next_join = -math.inf
+
+    # Events
+
+    def arrived(self, now: float) -> None:
+        """An interactive call was submitted."""
+        if now >= self._slice_end:
+            self.roll(now)
+        self._events += 1
+        self.window.arrived(now)
+
+    def completed(self, now: float, latency: float) -> None:
+        """An interactive call succeeded, `latency` seconds after it was submitted."""
+        if now >= self._slice_end:
+            self.roll(now)
+        self._events += 1
+        self.window.completed(now, latency)
+
+    def failed(self, now: float, latency: float) -> None:
+        """An interactive call ended without success: a lower bound, which counts from the current P95 up."""
+        if now >= self._slice_end:
+            self.roll(now)
+        self.window.advance(now)
+        self._events += 1
+        self.window.failed(now, latency, counts=latency >= self.window.read(now, self._unfinished(now)).p95)
+
+    def roll(self, now: float) -> None:
+        """Enter the slice that holds `now`: samples leave, and the policy is advanced.
+
+        After a quiet spell the policy sees each boundary at which something left, so that what it
+        averages does not depend on who looked in between.
+        """
+        window = self.window
+        while (left := window.next_change()) <= now:
+            window.advance(left)
+            self._advance_policy(left)
+            self._slice_end = window.slice_end(left)
+        if now >= self._slice_end:
+            window.advance(now)
+            self._advance_policy(now)
+            self._slice_end = window.slice_end(now)
+
+    # Decisions
+
+    def limit(self, now: float) -> int:
+        """The batch limit in force, asked for before each single start."""
+        if self._decision is None or not now < self._answer_by or self._stamp() != self._decided_on:
+            return self._decide(now).limit
+        return self._decision.limit
+
+    def next_look(self, now: float) -> float:
+        """When the limit may rise by itself: the decision expires, or samples leave the window."""
+        decision = self._decision
+        if decision is None or self._failed_at is not None:
+            return now + self.window.slice_length
+        due = decision.valid_until + _PAST_THE_STEP
+        if not due > now:  # also NaN: a policy that knows no time is asked once a slice
+            due = now + self.window.slice_length
+        return max(min(due, self.window.next_change()), math.nextafter(now, math.inf))
+
+    def read(self, now: float) -> tuple[Decision, Signals, WindowReading]:
+        """What would be decided at `now`, and on which signals. Changes nothing."""
+        reading = self._measure(now)
+        signals = self._signals(now, reading)
+        try:
+            decision = self._whole(self._caught_up(now).decide(now, signals), signals)
+        except Exception:
+            decision = self._fallback(now)
+        return decision, signals, reading
+
+    def _decide(self, now: float) -> Decision:
+        if now >= self._slice_end:
+            self.roll(now)
+        self.window.advance(now)
+        ages = self._unfinished(now)
+        signals = self._signals(now, self.window.read(now, ages))
+        before = self._decision
+        try:
+            decision = self._whole(self.policy.decide(now, signals), signals)
+        except BaseException as error:
+            self._fault(now, error)
+            decision = self._fallback(now)
+            self._answer_by = now
+        else:
+            self._failed_at = None
+            # An age that has joined the quantile grows all the time, so such an answer is not kept.
+            self._answer_by = now if ages else min(decision.valid_until, self.window.next_change(), self._next_join)
+        self._decided_on = self._stamp()
+        self._decision = decision
+        if before is not None and before.limit != decision.limit:
+            self._on_change(before, decision)
+        return decision
+
+    def _whole(self, decision: Decision, signals: Signals) -> Decision:
+        limit = decision.limit
+        if not isinstance(limit, int) or isinstance(limit, bool):
+            raise ConfigError(f"{self.policy!r} must decide on a whole number of calls, got {limit!r}")
+        inside = min(signals.batch_max, max(signals.batch_min, limit))
+        return decision if inside == limit else replace(decision, limit=inside)
+
+    def _fallback(self, now: float) -> Decision:
+        """The last decision for one window, then the floor."""
+        limits = self._limits
+        failed_at = now if self._failed_at is None else self._failed_at
+        if self._decision is not None and now - failed_at < self.window.length:
+            limit = min(limits.batch_max, max(limits.batch_min, self._decision.limit))
+            return Decision(limit, self._decision.pressure, "policy_failed")
+        return Decision(limits.batch_min, 0.0 if self._decision is None else self._decision.pressure, "policy_failed")
+
+    def _advance_policy(self, now: float) -> None:
+        try:
+            self.policy.advance(now, self._signals(now, self._measure(now)))
+        except BaseException as error:
+            self._fault(now, error)
+
+    def _fault(self, now: float, error: BaseException) -> None:
+        if self._failed_at is None:
+            self._failed_at = now
+        self._on_fault(error)
+
+    def _caught_up(self, now: float) -> LimitPolicy:
+        """The policy, or a copy of it that has been told what left the window since the last event."""
+        replica = getattr(self.policy, "replica", None)
+        if now < self._slice_end or replica is None or self._slice_end == -math.inf:
+            return self.policy
+        policy: LimitPolicy = replica()
+        boundary = self._slice_end
+        for _ in range(self.window.span):  # after as many slices the window is empty
+            if boundary > now:
+                break
+            policy.advance(boundary, self._signals(boundary, self._measure(boundary)))
+            boundary += self.window.slice_length
+        return policy
+
+    # Signals
+
+    @property
+    def _threshold(self) -> float | None:
+        return getattr(self.policy, "p95_threshold", None)
+
+    @property
+    def _limits(self) -> Limits:
+        assert self._watched is not None
+        return self._watched.limits
+
+    def _stamp(self) -> tuple[int, ...]:
+        assert self._watched is not None
+        return (self._events, *self._watched.counts) if self._reads_counts else (self._events,)
+
+    def _measure(self, now: float) -> WindowReading:
+        """The window with every unfinished call that has joined it. Changes nothing."""
+        assert self._watched is not None
+        threshold = self._threshold
+        return self.window.read(now, [] if threshold is None else self._watched.unfinished(now, threshold)[0])
+
+    def _unfinished(self, now: float) -> list[float]:
+        """Ages that join the quantile; looks only when one can have crossed the threshold since the last look."""
+        assert self._watched is not None
+        threshold = self._threshold
+        if threshold is None:
+            self._next_join = math.inf
+            return []
+        if now < self._next_join:
+            return []
+        ages, next_submitted = self._watched.unfinished(now, threshold)
+        self._next_join = now if ages else min(now, next_submitted) + threshold
+        return ages
+
+    def _signals(self, now: float, reading: WindowReading) -> Signals:
+        watched = self._watched
+        assert watched is not None
+        limits = watched.limits
+        interactive_running, interactive_queued, batch_running, batch_queued = watched.counts
+        return Signals(
+            max_concurrency=limits.max_concurrency,
+            batch_max=limits.batch_max,
+            batch_min=limits.batch_min,
+            interactive_running=interactive_running,
+            interactive_queued=interactive_queued,
+            batch_running=batch_running,
+            batch_queued=batch_queued,
+            rps=reading.rps,
+            sample_count=reading.sample_count,
+            p50=reading.p50,
+            p95=reading.p95,
+            p99=reading.p99,
+            p95_finished=reading.p95_finished,
+            oldest_unfinished=watched.oldest_unfinished(now),
+            throttled_until=self.throttled_until,
+            oldest_batch_wait=watched.oldest_wait(False, now),
+        )

@@ -1,0 +1,405 @@
+"""The scheduler that people import: checks what it is given, and runs calls in their callers' own tasks.
+
+Floor: third, the lowest that imports asyncio. What is decided, and why, is on the floors below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from types import EllipsisType, TracebackType
+from typing import Literal, Self, TypeAlias, TypeVar, TypeVarTuple, Unpack
+
+from .core.checks import number, timeout as timeout_checked
+from .dispatcher import Dispatcher
+from .errors import ConfigError, SchedulerClosed, SchedulerMisuse
+from .explain import explain
+from .forks import survive_forks
+from .listeners import Listener, Listeners
+from .policies.base import LimitPolicy
+from .settings import Changes, Settings
+from .shutdown import ALL_KINDS, Shutdown
+from .slot import Call, Slot, TrafficKind, active_call
+from .slot_context import CallOptions, SlotContext
+from .snapshot import CallInfo, CloseReport, SchedulerSnapshot, Tally
+from .views import call_infos, take_snapshot
+from .work import checked_awaitable, checked_function
+
+__all__ = ["Kind", "TrafficScheduler"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+Kind: TypeAlias = Literal["interactive", "batch"] | TrafficKind
+
+
+class TrafficScheduler:
+    """Runs LLM calls of two kinds on one backend, so that nobody who waits stands behind batch work.
+
+    At most `max_concurrency` calls run at a time. A free slot goes to interactive work first. Batch
+    work runs within a limit that falls as interactive traffic comes under pressure, never below
+    `batch_min_concurrency`; it can never hold the last slot.
+
+    Constructible at import time, outside any loop; binds to the running loop at first use.
+    Threads: `snapshot`, `explain` and `calls` from any, everything else from the loop's own.
+
+    Args:
+        max_concurrency: calls that run at a time, both kinds together; at least 2.
+        batch_max_concurrency: batch calls at a time, below the cap; left out, three quarters of it.
+        batch_min_concurrency: the batch limit never falls below this; at least 1.
+        interactive_rps_threshold: interactive arrivals per second that count as full pressure.
+        interactive_p95_threshold: interactive P95, end to end in seconds, that counts as full pressure.
+        window: seconds of traffic that the pressure looks at.
+        smoothing: time constant in seconds of an exponential average of the pressure.
+        policy: a law of your own, in place of the thresholds.
+        interactive_queue_timeout, batch_queue_timeout: seconds to wait for a slot, for calls that give none.
+        interactive_run_timeout, batch_run_timeout: seconds to run, for calls that give none.
+        max_queued_interactive, max_queued_batch: calls that may wait; more get QueueFull.
+        batch_starvation_timeout: seconds after which waiting batch work goes first once; None: never.
+        close_timeout: seconds that close() waits for running calls; None: without bound.
+        name: for logs, messages and metrics.
+
+    Raises:
+        ConfigError: an argument is impossible; the message names it, the rule and the value.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_concurrency: int,
+        batch_max_concurrency: int | None = None,
+        batch_min_concurrency: int = 1,
+        interactive_rps_threshold: float | None = None,
+        interactive_p95_threshold: float | None = None,
+        window: float = 10.0,
+        smoothing: float | None = None,
+        policy: LimitPolicy | None = None,
+        interactive_queue_timeout: float | None = None,
+        batch_queue_timeout: float | None = None,
+        interactive_run_timeout: float | None = None,
+        batch_run_timeout: float | None = None,
+        max_queued_interactive: int | None = None,
+        max_queued_batch: int | None = None,
+        batch_starvation_timeout: float | None = 30.0,
+        close_timeout: float | None = 20.0,
+        name: str = "default",
+    ) -> None:
+        if not isinstance(name, str):
+            raise ConfigError(f"name must be a string, got {name!r}")
+        self._settings = Settings(
+            max_concurrency=max_concurrency,
+            batch_max_concurrency=batch_max_concurrency,
+            batch_min_concurrency=batch_min_concurrency,
+            interactive_rps_threshold=interactive_rps_threshold,
+            interactive_p95_threshold=interactive_p95_threshold,
+            window=window,
+            smoothing=smoothing,
+            policy=policy,
+            interactive_queue_timeout=interactive_queue_timeout,
+            batch_queue_timeout=batch_queue_timeout,
+            interactive_run_timeout=interactive_run_timeout,
+            batch_run_timeout=batch_run_timeout,
+            max_queued_interactive=max_queued_interactive,
+            max_queued_batch=max_queued_batch,
+            batch_starvation_timeout=batch_starvation_timeout,
+            close_timeout=close_timeout,
+        )
+        self.name = name
+        self._tallies = {"interactive": Tally(), "batch": Tally()}
+        self._listeners = Listeners(name)
+        self._policy = self._settings.make_policy()
+        self._shutdown: Shutdown | None = None
+        self._home = self._new_home(None)
+        survive_forks(self)
+
+    # Running work
+
+    async def submit(
+        self,
+        kind: Kind,
+        coro_fn: Callable[[Unpack[Ts]], Awaitable[T]],
+        /,
+        *args: Unpack[Ts],
+        priority: float = 0,
+        queue_timeout: float | None = None,
+        run_timeout: float | None = None,
+        label: str | None = None,
+        observe: bool = True,
+    ) -> T:
+        """Wait for a slot, run `coro_fn(*args)` in it, in the caller's own task, and return its result.
+
+        Args:
+            kind: "interactive" or "batch".
+            coro_fn: a function that returns an awaitable; called at most once, and never if the call is refused.
+            priority: lower runs earlier within a kind; first come, first served among equals.
+            queue_timeout: seconds to wait for a slot; 0 or less: now or not at all; infinity: no bound.
+            run_timeout: seconds to run, above 0; the slot stays taken until the function has really ended.
+            label: a name for the operator, in `calls()`, events and messages.
+            observe: False keeps the call out of the window of interactive traffic.
+
+        Raises:
+            QueueFull, QueueTimeout, SchedulerClosed: refused; the function was not called.
+            RunTimeout: `run_timeout` ended it.
+            CallAborted: close() cancelled it.
+            ConfigError, SchedulerMisuse: the arguments are wrong; nothing was queued.
+            Whatever the function raises, unchanged.
+        Cancellation: while it waits, the call leaves the queue; while it runs, the function gets the
+            cancellation as if awaited directly, and the slot is given back when it has ended.
+        """
+        checked_function(coro_fn)
+        call = self._admit(kind, priority, queue_timeout, run_timeout, label, observe)
+        home = call.home
+        if call.waiter is not None:
+            await home.granted(call)
+        home.begin(call)
+        try:
+            result = await checked_awaitable(coro_fn(*args), coro_fn)
+        except BaseException as error:
+            if home.fail(call, error):
+                raise call.overruled() from error
+            raise
+        home.finish(call, "completed")
+        return result
+
+    def slot(self, kind: Kind, /, **options: Unpack[CallOptions]) -> AbstractAsyncContextManager[Slot]:
+        """A slot for a block: `async with scheduler.slot("batch") as slot: ...`. Options, errors and cancellation as `submit`."""
+        if unknown := sorted(options.keys() - CallOptions.__annotations__.keys()):
+            raise TypeError(f"slot() got an unexpected keyword argument {unknown[0]!r}")
+        return SlotContext(
+            lambda: self._admit(
+                kind,
+                options.get("priority", 0),
+                options.get("queue_timeout"),
+                options.get("run_timeout"),
+                options.get("label"),
+                options.get("observe", True),
+            )
+        )
+
+    def _admit(
+        self,
+        kind: Kind,
+        priority: float,
+        queue_timeout: float | None,
+        run_timeout: float | None,
+        label: str | None,
+        observe: bool,
+    ) -> Call:
+        """Check the arguments, then let the call start or wait."""
+        interactive = _is_interactive(kind)
+        if label is not None and not isinstance(label, str):
+            raise ConfigError(f"label must be a string, got {label!r}")
+        settings = self._settings
+        waits = settings.queue_timeout(interactive) if queue_timeout is None else timeout_checked("queue_timeout", queue_timeout)
+        runs = (
+            settings.run_timeout(interactive)
+            if run_timeout is None
+            else timeout_checked("run_timeout", run_timeout, above_zero=True)
+        )
+        if priority != 0 or priority is False:
+            number("priority", priority)
+        if self._shutdown is not None:
+            raise SchedulerClosed(f"scheduler {self.name!r} is closed: it takes no new calls", kind=_name(interactive))
+        home = self._on(asyncio.get_running_loop())
+        call = Call(home, interactive, home.clock())
+        call.priority = priority
+        call.deadline = call.submitted + waits
+        call.run_timeout = runs
+        call.label = label
+        call.observed = observe
+        home.admit(call)
+        return call
+
+    # Watching
+
+    def snapshot(self) -> SchedulerSnapshot:
+        """The whole scheduler at this instant. Any thread; changes nothing."""
+        return take_snapshot(self.name, self._home, self._tallies, self._listeners)
+
+    def explain(self) -> str:
+        """A few lines for an operator: who runs, who waits, what the batch limit is and why. Any thread; changes nothing."""
+        return explain(self.snapshot())
+
+    def calls(self) -> tuple[CallInfo, ...]:
+        """Every call that runs or waits, those that run first. Any thread; changes nothing. O(n log n) in the queues."""
+        return call_infos(self._home)
+
+    def add_listener(self, callback: Listener) -> None:
+        """Call `callback(event)` for every event from now on, after the state is whole.
+
+        What it raises is logged once per kind of error and counted. It should be quick: the loop waits for it.
+        """
+        if not callable(callback):
+            raise SchedulerMisuse(f"add_listener() takes a function of one event, got {type(callback).__name__}")
+        self._own_thread("add_listener")
+        self._listeners.add(callback)
+
+    def remove_listener(self, callback: Listener) -> None:
+        """Take out what `add_listener` added.
+
+        Raises:
+            ValueError: it is not there.
+        """
+        self._own_thread("remove_listener")
+        self._listeners.remove(callback)
+
+    # Steering
+
+    def configure(self, **changes: Unpack[Changes]) -> None:
+        """Change any argument of the constructor but `name`; all of them or, on an error, none.
+
+        Calls that run go on; a raised limit starts waiting calls at once. Equal values change nothing. A policy
+        replaces the thresholds and a threshold replaces the policy. A new `window` keeps the traffic that fits it.
+
+        Raises:
+            ConfigError: as the constructor.
+        """
+        self._own_thread("configure")
+        old, new = self._settings, self._settings.changed(dict(changes))
+        self._settings = new
+        home = self._home
+        now = home.clock()
+        if new.law != old.law:
+            self._policy = new.make_policy()
+            home.governor.set_policy(self._policy)
+        if new.window != old.window:
+            home.governor.set_window(home.governor.window.resized(new.window, now))
+        if new.limits != old.limits:
+            home.admission.set_limits(new.limits)
+            home.governor.forget()
+        if new != old:
+            home.settle(now)
+
+    def pause(self, kind: Kind) -> None:
+        """Let nothing of this kind start until `resume(kind)`; what runs goes on."""
+        self._set_paused(self._home.admission.paused | {_name(_is_interactive(kind))})
+
+    def resume(self, kind: Kind) -> None:
+        """Undo `pause(kind)`; what waits and may run starts at once."""
+        self._set_paused(self._home.admission.paused - {_name(_is_interactive(kind))})
+
+    def _set_paused(self, paused: frozenset[str]) -> None:
+        self._own_thread("pause and resume")
+        now = self._home.clock()
+        self._home.admission.set_paused(paused, now)
+        self._home.settle(now)
+
+    # Ending
+
+    async def drain(self) -> None:
+        """Return once the scheduler has been idle at any instant after the call; new work is not refused.
+
+        Raises:
+            SchedulerMisuse: called from inside a slot, which would wait for itself.
+        Cancellation: harmless.
+        """
+        self._outside_a_slot("drain")
+        await self._on(asyncio.get_running_loop()).wait_idle()
+
+    async def close(
+        self, *, timeout: float | None | EllipsisType = ..., finish_queued: Iterable[Kind] = ("interactive",)
+    ) -> CloseReport:
+        """Refuse new calls and those that wait, except of the kinds in `finish_queued`; let the rest end.
+
+        After `timeout` seconds (left out: `close_timeout`; None: no bound) what still runs is cancelled and its callers
+        get CallAborted; what has not ended a second later is reported as abandoned. Called twice: the earlier deadline holds.
+
+        Raises:
+            SchedulerMisuse: called from inside a slot, which would wait for itself.
+        Cancellation: the close goes on.
+        """
+        self._outside_a_slot("close")
+        given = self._settings.close_timeout if timeout is ... else timeout
+        patience = timeout_checked("timeout", given)
+        if not patience >= 0:
+            raise ConfigError(f"timeout must be at least 0 seconds or None, got {given!r}")
+        kept = frozenset(_name(_is_interactive(kind)) for kind in finish_queued)
+        home = self._on(asyncio.get_running_loop())
+        if self._shutdown is None:
+            self._shutdown = Shutdown(home, self._tallies)
+        self._shutdown.refuse(ALL_KINDS - kept)
+        if patience < math.inf:
+            self._shutdown.bound(home.clock() + patience)
+        return await self._shutdown.done()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Loops and processes
+
+    def _on(self, loop: asyncio.AbstractEventLoop) -> Dispatcher:
+        """The dispatcher for `loop`; a new one if the scheduler lived on another loop that has gone."""
+        home = self._home
+        if loop is home.loop:
+            return home
+        if home.loop is not None:
+            if home.loop.is_running() and not home.admission.idle:
+                raise SchedulerMisuse(
+                    f"scheduler {self.name!r} is in use on another running event loop: make one scheduler per loop, "
+                    "or submit from that loop's thread"
+                )
+            home.abandon(wake=not home.loop.is_closed())
+        self._home = self._new_home(loop)
+        return self._home
+
+    def _new_home(self, loop: asyncio.AbstractEventLoop | None) -> Dispatcher:
+        paused = self._home.admission.paused if hasattr(self, "_home") else frozenset()
+        if callable(reset := getattr(self._policy, "reset", None)):
+            reset()
+        home = Dispatcher(loop, self._settings, self._policy, self._tallies, self._listeners)
+        home.admission.set_paused(paused, home.clock())
+        return home
+
+    def after_fork(self) -> None:
+        """Start afresh in a forked child; called by the interpreter."""
+        self._home.abandon(wake=False)
+        self._home = self._new_home(None)
+
+    def _own_thread(self, what: str) -> None:
+        loop = self._home.loop
+        if loop is not None and loop.is_running() and asyncio._get_running_loop() is not loop:
+            raise SchedulerMisuse(
+                f"{what}() was called outside the thread of the scheduler's event loop: "
+                f"write loop.call_soon_threadsafe(scheduler.{what.split()[0]}, ...)"
+            )
+
+    def _outside_a_slot(self, what: str) -> None:
+        call = active_call()
+        if call is not None and call.home is self._home:
+            raise SchedulerMisuse(
+                f"{what}() from inside a slot of the same scheduler ({call.title}) would wait for itself: "
+                f"call it from a task that was started outside"
+            )
+
+    def check(self) -> None:
+        """Assert every invariant; for tests."""
+        self._home.check()
+
+    def __repr__(self) -> str:
+        limits = self._home.admission.limits
+        interactive_running, interactive_queued, batch_running, batch_queued = self._home.admission.counts
+        return (
+            f"<TrafficScheduler {self.name!r}: {interactive_running}+{batch_running} of {limits.max_concurrency} running, "
+            f"{interactive_queued}+{batch_queued} queued>"
+        )
+
+
+def _is_interactive(kind: Kind) -> bool:
+    if kind == "interactive":
+        return True
+    if kind == "batch":
+        return False
+    if kind is None:
+        raise SchedulerMisuse('no kind is in force here: say submit("interactive", ...) or submit("batch", ...)')
+    raise ConfigError(f'kind must be "interactive" or "batch", got {kind!r}')
+
+
+def _name(interactive: bool) -> str:
+    return "interactive" if interactive else "batch"

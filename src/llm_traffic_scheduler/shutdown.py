@@ -1,0 +1,113 @@
+"""How a scheduler ends: refuse, finish, cancel, report.
+
+Floor: third.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+
+from .core.admission import RUNNING
+from .dispatcher import Dispatcher
+from .slot import Call, Verdict
+from .snapshot import CloseReport, Tally
+
+__all__ = ["Shutdown"]
+
+GRACE: Final = 1.0
+"""Seconds that cancelled calls get to end before they are reported as abandoned."""
+
+ALL_KINDS: Final = frozenset({"interactive", "batch"})
+
+
+class Shutdown:
+    """One close of one scheduler, however many times `close()` is called.
+
+    It goes on by itself, by the loop's timers, also if whoever called `close()` is cancelled meanwhile.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, tallies: dict[str, Tally]) -> None:
+        self.report: CloseReport | None = None
+        self._dispatcher = dispatcher
+        self._tallies = tallies
+        self._deadline = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._interrupted: list[Call] = []
+        self._waiters: list[asyncio.Future[None]] = []
+        self._ended_before = self._ended()
+        self._rejected_before = self._rejected()
+        if dispatcher.admission.idle or dispatcher.loop is None:
+            self._finish()
+        else:
+            dispatcher.when_idle().add_done_callback(self._idle)
+
+    def refuse(self, kinds: frozenset[str]) -> None:
+        """Turn away what waits of these kinds."""
+        if self.report is None:
+            self._dispatcher.refuse_queued(kinds)
+
+    def bound(self, deadline: float) -> None:
+        """Cancel what still runs at `deadline`; the earliest one given holds."""
+        if deadline < self._deadline and self.report is None and not self._interrupted:
+            self._deadline = deadline
+            self._arm(deadline, self._interrupt)
+
+    async def done(self) -> CloseReport:
+        """Wait for the end and say what became of the calls.
+
+        Cancellation: the close goes on.
+        """
+        loop = self._dispatcher.loop
+        if self.report is None and self._dispatcher.abandoned:
+            self._finish()  # the loop that was to finish it has gone
+        elif self.report is None:
+            assert loop is not None
+            waiter = loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        assert self.report is not None
+        return self.report
+
+    def _arm(self, when: float, callback: Callable[[], None]) -> None:
+        assert self._dispatcher.loop is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._dispatcher.loop.call_at(when, callback)
+
+    def _interrupt(self) -> None:
+        self.refuse(ALL_KINDS)
+        admission = self._dispatcher.admission
+        self._interrupted = [*admission.interactive_running, *admission.batch_running]
+        if self.report is None:
+            self._arm(self._dispatcher.clock() + GRACE, self._finish)
+        for call in self._interrupted:
+            call.interrupt(Verdict.CLOSED)
+
+    def _idle(self, waiter: asyncio.Future[None]) -> None:
+        if not waiter.cancelled():
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.report is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        cancelled = sum(call.state != RUNNING for call in self._interrupted)
+        self.report = CloseReport(
+            finished=self._ended() - self._ended_before - cancelled,
+            rejected=self._rejected() - self._rejected_before,
+            cancelled=cancelled,
+            abandoned=len(self._interrupted) - cancelled,
+        )
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _ended(self) -> int:
+        return sum(tally.ended - tally.rejected for tally in self._tallies.values())
+
+    def _rejected(self) -> int:
+        return sum(tally.rejected for tally in self._tallies.values())

@@ -1,0 +1,59 @@
+"""`async with scheduler.slot(kind)`: a slot for a block of code.
+
+Floor: third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypedDict
+
+from .errors import SchedulerMisuse
+from .slot import Call, Slot, slot_of
+
+__all__ = ["CallOptions", "SlotContext"]
+
+
+class CallOptions(TypedDict, total=False):
+    """What every way of running a call takes; see `TrafficScheduler.submit`."""
+
+    priority: float
+    queue_timeout: float | None
+    run_timeout: float | None
+    label: str | None
+    observe: bool
+
+
+class SlotContext:
+    """Takes a slot on entry and gives it back on every way out. Entered once.
+
+    Cancellation: while it waits the call leaves the queue; inside, the slot is given back at once.
+    """
+
+    __slots__ = ("_admit", "_call")
+
+    def __init__(self, admit: Callable[[], Call]) -> None:
+        self._admit: Callable[[], Call] | None = admit
+        self._call: Call | None = None
+
+    async def __aenter__(self) -> Slot:
+        if self._admit is None:
+            raise SchedulerMisuse("a slot() block is entered once: write `async with scheduler.slot(...)` each time")
+        admit, self._admit = self._admit, None
+        call = admit()
+        if call.waiter is not None:
+            await call.home.granted(call)
+        call.home.begin(call)
+        self._call = call
+        return slot_of(call)
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        call, self._call = self._call, None
+        assert call is not None
+        if error is None:
+            call.home.finish(call, "completed")
+        elif call.home.fail(call, error):
+            raise call.overruled() from error

@@ -1,0 +1,98 @@
+"""Pictures of a scheduler, taken from any thread without touching it.
+
+Floor: third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from .core.admission import QUEUED
+from .dispatcher import Dispatcher
+from .explain import describe
+from .listeners import Listeners
+from .slot import Call
+from .snapshot import CallInfo, SchedulerSnapshot, Tally
+
+__all__ = ["call_infos", "take_snapshot"]
+
+T = TypeVar("T")
+
+# A reader in another thread meets a dict or deque that changes under its iteration now and then. The owner's
+# operations take microseconds, so a second look is nearly always enough.
+_ATTEMPTS: Final = 100
+
+
+def _steady(look: Callable[[], T]) -> T:
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return look()
+        except RuntimeError:
+            continue
+    return look()
+
+
+def call_infos(home: Dispatcher) -> tuple[CallInfo, ...]:
+    """Every call that runs or waits."""
+    now = home.clock()
+    return _steady(lambda: tuple(_call_info(call, now) for call in home.admission.calls()))
+
+
+def _call_info(call: Call, now: float) -> CallInfo:
+    return CallInfo(
+        kind=call.kind,
+        label=call.label,
+        state="queued" if call.state == QUEUED else "overdue" if call.overdue(now) else "running",
+        age=max(0.0, now - call.submitted),
+        waited=call.waited(now),
+    )
+
+
+def take_snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners) -> SchedulerSnapshot:
+    """The scheduler as it is now."""
+    return _steady(lambda: _snapshot(name, home, tallies, listeners))
+
+
+def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners) -> SchedulerSnapshot:
+    now = home.clock()
+    admission = home.admission
+    decision, signals, reading = home.governor.read(now)
+    limits = admission.limits
+    interactive_running, interactive_queued, batch_running, batch_queued = admission.counts
+    reason, detail = describe(decision, signals)
+    return SchedulerSnapshot(
+        name=name,
+        max_concurrency=limits.max_concurrency,
+        batch_max_concurrency=limits.batch_max,
+        batch_min_concurrency=limits.batch_min,
+        running=interactive_running + batch_running,
+        interactive_running=interactive_running,
+        batch_running=batch_running,
+        interactive_queued=interactive_queued,
+        batch_queued=batch_queued,
+        batch_limit=decision.limit,
+        pressure=decision.pressure,
+        reason=reason,
+        detail=detail,
+        paused=admission.paused,
+        overdue=sum(call.overdue(now) for call in (*admission.interactive_running, *admission.batch_running)),
+        oldest_interactive_wait=admission.oldest_wait(True, now),
+        oldest_batch_wait=admission.oldest_wait(False, now),
+        oldest_interactive_running=_oldest(admission.interactive_running, now),
+        oldest_batch_running=_oldest(admission.batch_running, now),
+        interactive=reading.snapshot(),
+        totals={
+            "interactive": tallies["interactive"].totals(interactive_queued, interactive_running),
+            "batch": tallies["batch"].totals(batch_queued, batch_running),
+        },
+        policy_faults=listeners.policy_faults,
+        listener_faults=listeners.listener_faults,
+        timer_lateness=home.lateness,
+    )
+
+
+def _oldest(running: dict[Call, None], now: float) -> float:
+    # In the order of their starts, so the first has run longest.
+    first = next(iter(running), None)
+    return 0.0 if first is None else max(0.0, now - first.started_at)
