@@ -7,9 +7,10 @@ settles it before returning, and one timer stands for everything that time alone
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections import deque
-from collections.abc import Callable
+from asyncio import current_task
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from .core.admission import GONE, QUEUED, RUNNING, Admission
@@ -21,7 +22,7 @@ from .listeners import Listeners
 from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
 from .settings import Settings
-from .slot import Call, Verdict, enter, leave, running_task
+from .slot import Call, Extras, Verdict, active, running_task
 from .snapshot import Tally
 
 __all__ = ["Dispatcher"]
@@ -29,6 +30,11 @@ __all__ = ["Dispatcher"]
 # A loop that sleeps longer than this may overflow its selector (uvloop #259); waking once a day costs nothing.
 _LONGEST_SLEEP: Final = 86_400.0
 _INFINITY: Final = float("inf")
+_REASONS: Final[dict[Verdict, RejectionReason]] = {
+    Verdict.FULL: "queue_full",
+    Verdict.TIMEOUT: "queue_timeout",
+    Verdict.CLOSED: "closed",
+}
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -69,10 +75,13 @@ class Dispatcher:
         self.governor.watch(self.admission)
         self._tallies = tallies
         self._listeners = listeners
-        self._rates = {kind: DrainRate(settings.window, self.clock()) for kind in tallies}
+        self._interactive_tally, self._batch_tally = tallies["interactive"], tallies["batch"]
+        self._rates = DrainRate(settings.window, self.clock(), self._started())
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._idle_waiters: list[asyncio.Future[None]] = []
+        self.attentive = False
+        self.look_after()
 
     # A call's way in
 
@@ -84,67 +93,74 @@ class Dispatcher:
         """
         now = call.submitted
         admission = self.admission
-        if call.interactive and call.observed:
-            self.governor.arrived(now)
-        if admission.offer(call):
-            self._started(call)
-            if admission.batch_queue:  # the arrival may have moved the limit
-                self.settle(now)
-            return
+        if call.observed:
+            governor = self.governor
+            if now >= governor.slice_end:
+                self._enter_slice(now)
+            governor.fresh = False
+            governor.window.arrived(now)
+        if not admission.offer(call):
+            self._let_wait(call, now)
+        elif self.attentive or admission.batch_queue.heap:  # the arrival may have moved the limit
+            self._tell_started(call)
+            self.settle(now)
+
+    def _let_wait(self, call: Call, now: float) -> None:
+        admission = self.admission
         bound = admission.bound(call.interactive)
         queue = admission.interactive_queue if call.interactive else admission.batch_queue
         if bound is not None and len(queue) >= bound:
-            raise self._turned_away(call, "queue_full", now)
+            raise self._turned_away(call, Verdict.FULL, now)
         if call.deadline <= now:
-            raise self._turned_away(call, "queue_timeout", now)
+            raise self._turned_away(call, Verdict.TIMEOUT, now)
         assert self.loop is not None
         call.waiter = self.loop.create_future()
         admission.enqueue(call, now)
-        if self._listeners:
+        if self._listeners.callbacks:
             self._listeners.emit(CallQueued(now, call.kind, call.label, len(queue)))
-        self.settle(now)
+        if self.attentive or admission.timed:
+            self.settle(now)
 
-    async def granted(self, call: Call) -> None:
-        """Wait for the slot.
-
-        Raises:
-            QueueTimeout, SchedulerClosed: the call was refused.
-        Cancellation: the call leaves the queue, or passes its slot on if it had just been given one.
-        """
-        assert call.waiter is not None
-        try:
-            verdict = await call.waiter
-        except GeneratorExit:
+    def quit(self, call: Call, error: BaseException) -> None:
+        """The caller of a waiting call has left with `error`: out of the queue, or the slot it just got goes on."""
+        if isinstance(error, GeneratorExit):
             self.post_reap(call)
-            raise
-        except BaseException:
+        else:
             self.reap(call)
-            raise
-        if verdict is not None:
-            raise self.refusal(call, verdict)
-        if call.verdict is not None:  # close() ran out of patience between the grant and this wake-up
-            self.reap(call)
-            raise call.overruled()
 
     def begin(self, call: Call) -> None:
-        """The call's code runs from here on, in this task."""
-        loop = self.loop
-        assert loop is not None
-        task = asyncio.current_task(loop)
+        """The call's code runs from here on, in this task.
+
+        Raises:
+            CallAborted: close() ran out of patience between the grant and the wake-up.
+        """
+        task = current_task(self.loop)
         if task is not None:
             call.task = task
             call.base = task.cancelling()
-        enter(call)
-        if call.run_timeout != _INFINITY:
-            call.run_timer = loop.call_at(call.started_at + call.run_timeout, call.interrupt, Verdict.TIMEOUT)
+        if call.extras is not None:
+            self._begin_with(call, call.extras)
+        call.token = active.set(call)
+
+    def _begin_with(self, call: Call, extras: Extras) -> None:
+        if extras.verdict is not None:
+            self.reap(call)
+            raise call.overruled()
+        if extras.run_timeout < _INFINITY:
+            assert self.loop is not None
+            extras.run_timer = self.loop.call_at(call.started_at + extras.run_timeout, call.interrupt, Verdict.TIMEOUT)
 
     # A call's way out
 
     def finish(self, call: Call, outcome: Outcome) -> None:
         """Take the slot back, exactly once, and hand it on."""
-        if call.own_cancels:
+        if call.extras is not None:
             call.settle_cancels()
-        leave(call)
+        try:
+            active.reset(call.token)  # type: ignore[arg-type]
+        except ValueError:
+            pass  # a slot() block left in another context; where it was entered, the call shows as gone
+        call.token = None  # it holds the context
         if call.state == RUNNING and not self.abandoned:
             self._release(call, outcome)
 
@@ -153,79 +169,75 @@ class Dispatcher:
 
         An outer cancel wins over ours, and a result or an exception of the call's own over both.
         """
-        task = call.task
-        if isinstance(error, GeneratorExit) and task is not running_task():
+        if isinstance(error, GeneratorExit) and call.task is not running_task():
             # The garbage collector closes the coroutine, in whatever thread and context it happens to run.
             self.post_reap(call)
             return False
         cancelled = isinstance(error, asyncio.CancelledError)
-        if call.own_cancels and call.settle_cancels() and cancelled:
-            self.finish(call, "timed_out" if call.verdict is Verdict.TIMEOUT else "cancelled")
-            return True
-        self.finish(call, "cancelled" if cancelled else "failed")
-        return False
+        ours = call.settle_cancels() and cancelled
+        timed_out = ours and call.extras is not None and call.extras.verdict is Verdict.TIMEOUT
+        self.finish(call, "timed_out" if timed_out else "cancelled" if cancelled else "failed")
+        return ours
 
     def reap(self, call: Call) -> None:
         """Take out a call whose caller has gone, wherever it stands."""
-        if call.state == QUEUED and not self.abandoned:
+        if self.abandoned:
+            return
+        if call.state == QUEUED:
             now = self.clock()
             self.admission.withdraw(call)
             self._leave_unstarted(call, now)
             self.settle(now)
-        elif call.state == RUNNING and not self.abandoned:
+        elif call.state == RUNNING:
             self._release(call, "cancelled")
 
     def post_reap(self, call: Call) -> None:
         """`reap` from the loop's next pass, from any thread."""
         assert self.loop is not None
-        try:
+        # A closed loop refuses; then the scheduler counts the call as cancelled when it moves to the next one.
+        with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.reap, call)
-        except RuntimeError:
-            pass  # the loop is closed; the scheduler will count the call as cancelled when it moves to the next
 
     def _release(self, call: Call, outcome: Outcome) -> None:
         now = self.clock()
         admission = self.admission
-        if call.interactive and call.observed:
-            if outcome == "completed":
-                self.governor.completed(now, max(0.0, now - call.submitted))
-            else:
-                self.governor.failed(now, max(0.0, now - call.submitted))
+        if call.observed:
+            self._observe(call, outcome, now)
         admission.release(call)
-        tally = self._tallies["interactive" if call.interactive else "batch"]
-        setattr(tally, outcome, getattr(tally, outcome) + 1)
-        if call.run_timer is not None:
-            call.run_timer.cancel()
-            call.run_timer = None
+        (self._interactive_tally if call.interactive else self._batch_tally).count(outcome)
+        if self._listeners.callbacks:
+            self._listeners.emit(_finished(call, outcome, now))
         call.task = None  # task -> exception -> traceback -> frame -> call would be a cycle
-        call.slot = None
-        if self._listeners:
-            self._listeners.emit(self._finished(call, outcome, now))
-        if admission.interactive_queue or admission.batch_queue or self._timer is not None:
+        if call.extras is not None:
+            call.extras.slot = None  # so would slot -> call -> slot
+            if call.extras.run_timer is not None:
+                call.extras.run_timer.cancel()
+        if self.attentive or admission.interactive_queue.heap or admission.batch_queue.heap:
             self.settle(now)
+
+    def _observe(self, call: Call, outcome: Outcome, now: float) -> None:
+        governor = self.governor
+        if now >= governor.slice_end:
+            self._enter_slice(now)
+        if outcome == "completed":
+            governor.fresh = False
+            governor.window.completed(now, now - call.submitted)
         else:
-            self._after()
+            governor.failed(now, max(0.0, now - call.submitted))
+
+    def _enter_slice(self, now: float) -> None:
+        self.governor.roll(now)
+        self._rates.mark(now, self._started())
 
     def _leave_unstarted(self, call: Call, now: float) -> None:
-        self._tallies[call.kind].cancelled += 1
-        if call.interactive and call.observed:
+        tally = self._tallies[call.kind]
+        tally.cancelled += 1
+        tally.never_started += 1
+        if call.observed:
             self.governor.failed(now, max(0.0, now - call.submitted))
-        if self._listeners:
-            self._listeners.emit(CallFinished(now, call.kind, call.label, "cancelled", now - call.submitted, 0.0))
-
-    @staticmethod
-    def _finished(call: Call, outcome: Outcome, now: float) -> CallFinished:
-        first = None if call.first_token_at is None else call.first_token_at - call.submitted
-        return CallFinished(
-            now,
-            call.kind,
-            call.label,
-            outcome,
-            call.waited(now),
-            max(0.0, now - call.started_at),
-            first,
-            call.token_count,
-        )
+        if self._listeners.callbacks:
+            waited = max(0.0, now - call.submitted)
+            self._listeners.emit(CallFinished(now, call.kind, call.label, "cancelled", waited, 0.0))
 
     # What follows from a change
 
@@ -236,43 +248,46 @@ class Dispatcher:
         cancelled in this same pass and has not noticed yet passes it on here.
         """
         admission = self.admission
-        for call in admission.expire(now):
-            self._refuse(call, Verdict.TIMEOUT, now)
-        started = deque(admission.fill(now))
+        timed = admission.timed
+        if timed:
+            for call in admission.expire(now):
+                self._refuse(call, Verdict.TIMEOUT, now)
+        started: Sequence[Call] = admission.fill(now)
         while started:
-            call = started.popleft()
-            waiter = call.waiter
-            assert waiter is not None
-            if waiter.done():
-                admission.release(call)
-                self._leave_unstarted(call, now)
-                started.extend(admission.fill(now))
-            else:
-                waiter.set_result(None)
-                self._started(call)
-        self._arm(now)
-        self._after()
+            passed_on = False
+            for call in started:
+                waiter = call.waiter
+                if waiter.done():  # type: ignore[union-attr]
+                    passed_on = True
+                    admission.release(call)
+                    self._leave_unstarted(call, now)
+                else:
+                    waiter.set_result(None)  # type: ignore[union-attr]
+                    self._tell_started(call)
+            started = admission.fill(now) if passed_on else ()
+        if timed or self._timer is not None:
+            self._arm(now)
+        if self.attentive:
+            self._attend()
 
-    def _started(self, call: Call) -> None:
-        tally = self._tallies["interactive" if call.interactive else "batch"]
-        tally.started += 1
-        if call.waiter is not None:
-            self._rates[call.kind].mark(call.started_at, tally.started)
-        if self._listeners:
+    def _tell_started(self, call: Call) -> None:
+        if self._listeners.callbacks:
             self._listeners.emit(CallStarted(call.started_at, call.kind, call.label, call.waited(call.started_at)))
 
     def _arm(self, now: float) -> None:
         due = self.admission.next_look(now)
         if due == _INFINITY:
             self.disarm()
-            return
-        due = min(due, now + _LONGEST_SLEEP)
         # An earlier timer stays: it looks again when it fires, which costs less than replacing it each time.
-        if self._timer is None or due < self._due:
+        elif self._timer is None or due < self._due:
             self.disarm()
             assert self.loop is not None
-            self._due = due
-            self._timer = self.loop.call_at(due, self._tick)
+            self._due = min(due, now + _LONGEST_SLEEP)
+            self._timer = self.loop.call_at(self._due, self._tick)
+
+    def _started(self) -> tuple[int, int]:
+        interactive_running, _, batch_running, _ = self.admission.counts
+        return self._interactive_tally.started(interactive_running), self._batch_tally.started(batch_running)
 
     def disarm(self) -> None:
         """No timer from here on."""
@@ -287,14 +302,18 @@ class Dispatcher:
         self._timer = None
         self.settle(max(now, self._due))
 
-    def _after(self) -> None:
+    def _attend(self) -> None:
         if self._idle_waiters and self.admission.idle:
             for waiter in self._idle_waiters:
                 if not waiter.done():
                     waiter.set_result(None)
             self._idle_waiters.clear()
-        if self._listeners:
-            self._listeners.flush()
+            self.look_after()
+        self._listeners.flush()
+
+    def look_after(self) -> None:
+        """Note whether somebody has to hear of changes; for when listeners come or go."""
+        self.attentive = bool(self._listeners.callbacks or self._idle_waiters)
 
     def when_idle(self) -> asyncio.Future[None]:
         """A future that is done once nothing runs and nothing waits."""
@@ -304,6 +323,7 @@ class Dispatcher:
             waiter.set_result(None)
         else:
             self._idle_waiters.append(waiter)
+            self.attentive = True
         return waiter
 
     async def wait_idle(self) -> None:
@@ -314,9 +334,10 @@ class Dispatcher:
         finally:
             if waiter in self._idle_waiters:
                 self._idle_waiters.remove(waiter)
+                self.look_after()
 
     def _limit_changed(self, before: Decision, after: Decision) -> None:
-        if self._listeners:
+        if self._listeners.callbacks:
             self._listeners.emit(LimitChanged(self.clock(), before.limit, after.limit, after.pressure, after.reason))
 
     # Refusals
@@ -338,28 +359,30 @@ class Dispatcher:
             self._leave_unstarted(call, now)
             return
         call.started_at = now  # the end of its wait
-        self._count_rejected(call, "queue_timeout" if verdict is Verdict.TIMEOUT else "closed", now)
+        self._count_rejected(call, verdict, now)
         waiter.set_result(verdict)
 
-    def _turned_away(self, call: Call, reason: RejectionReason, now: float) -> Rejected:
+    def _turned_away(self, call: Call, verdict: Verdict, now: float) -> Rejected:
         call.state = GONE
-        self._count_rejected(call, reason, now)
+        call.started_at = now
+        self._count_rejected(call, verdict, now)
         self.settle(now)
-        return self.refusal(call, Verdict.FULL if reason == "queue_full" else Verdict.TIMEOUT)
+        return self.refusal(call, verdict)
 
-    def _count_rejected(self, call: Call, reason: RejectionReason, now: float) -> None:
+    def _count_rejected(self, call: Call, verdict: Verdict, now: float) -> None:
         self._tallies[call.kind].rejected += 1
-        if reason == "queue_timeout" and call.interactive and call.observed:
+        if verdict is Verdict.TIMEOUT and call.observed:
             self.governor.failed(now, max(0.0, now - call.submitted))
-        if self._listeners:
-            self._listeners.emit(CallRejected(now, call.kind, call.label, reason, max(0.0, now - call.submitted)))
+        if self._listeners.callbacks:
+            waited = max(0.0, now - call.submitted)
+            self._listeners.emit(CallRejected(now, call.kind, call.label, _REASONS[verdict], waited))
 
     def refusal(self, call: Call, verdict: Verdict) -> Rejected:
         """What the refused call's caller gets; a fresh exception for each."""
         admission, kind, now = self.admission, call.kind, self.clock()
         queue = admission.interactive_queue if call.interactive else admission.batch_queue
         queued, bound = len(queue), admission.bound(call.interactive)
-        retry_after = self._rates[kind].seconds_for(queued, now, self._tallies[kind].started)
+        retry_after = self._rates.seconds_for(queued, now, self._started(), 0 if call.interactive else 1)
         state = f"{queued} {kind} calls wait, {admission.running} of {admission.limits.max_concurrency} slots are taken"
         if verdict is Verdict.FULL:
             assert bound is not None
@@ -391,9 +414,11 @@ class Dispatcher:
         self.abandoned = True
         self.disarm()
         for call in list(self.admission.calls()):
-            self._tallies[call.kind].cancelled += 1
-            if call.run_timer is not None:
-                call.run_timer.cancel()
+            tally = self._tallies[call.kind]
+            tally.cancelled += 1
+            tally.never_started += call.state == QUEUED
+            if call.extras is not None and call.extras.run_timer is not None:
+                call.extras.run_timer.cancel()
             if wake and call.waiter is not None:
                 call.waiter.cancel()
             call.state = GONE
@@ -409,3 +434,18 @@ class Dispatcher:
         assert self._timer is None or waits or self.abandoned, "a timer although nothing waits"
         if self.loop is not None and not self.abandoned:
             self.admission.check_conserving(self.clock())
+
+
+def _finished(call: Call, outcome: Outcome, now: float) -> CallFinished:
+    slot = None if call.extras is None else call.extras.slot
+    first = None if slot is None or slot.first_token_at is None else slot.first_token_at - call.submitted
+    return CallFinished(
+        now,
+        call.kind,
+        call.label,
+        outcome,
+        waited=max(0.0, call.started_at - call.submitted),
+        ran=max(0.0, now - call.started_at),
+        first_token=first,
+        tokens=0 if slot is None else slot.token_count,
+    )

@@ -25,30 +25,27 @@ class Listeners:
     """The callbacks of one scheduler, in the order they were added, and a count of what went wrong in them.
 
     What a callback does to the scheduler takes effect after the current operation: the events
-    that follow from it are told after the present ones, in a loop and not by recursion.
+    that follow from it are told after the present ones, in a loop and not by recursion. Where `callbacks` is empty, nobody builds an event.
     """
 
-    __slots__ = ("_callbacks", "_flushing", "_logged", "_name", "_queue", "listener_faults", "policy_faults")
+    __slots__ = ("_flushing", "_logged", "_name", "_queue", "callbacks", "listener_faults", "policy_faults")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._callbacks: tuple[Listener, ...] = ()
+        self.callbacks: tuple[Listener, ...] = ()
         self._queue: deque[Event] = deque()
         self._flushing = False
         self._logged: set[tuple[str, type[BaseException]]] = set()
         self.policy_faults = self.listener_faults = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
-
     def add(self, callback: Listener) -> None:
-        self._callbacks = (*self._callbacks, callback)
+        self.callbacks = (*self.callbacks, callback)
 
     def remove(self, callback: Listener) -> None:
         """Take out one registration of `callback`; ValueError if there is none."""
-        callbacks = list(self._callbacks)
+        callbacks = list(self.callbacks)
         callbacks.remove(callback)
-        self._callbacks = tuple(callbacks)
+        self.callbacks = tuple(callbacks)
 
     def emit(self, event: Event) -> None:
         """Keep `event` for the next `flush`."""
@@ -62,7 +59,7 @@ class Listeners:
         try:
             while self._queue:
                 event = self._queue.popleft()
-                for callback in self._callbacks:
+                for callback in self.callbacks:
                     try:
                         callback(event)
                     except BaseException as error:

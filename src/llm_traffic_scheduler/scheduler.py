@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from types import EllipsisType, TracebackType
-from typing import Literal, Self, TypeAlias, TypeVar, TypeVarTuple, Unpack
+from types import CoroutineType, EllipsisType, TracebackType
+from typing import Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from .core.checks import number, timeout as timeout_checked
+from .core.checks import number, text_or_none
+from .core.checks import timeout as timeout_checked
 from .dispatcher import Dispatcher
 from .errors import ConfigError, SchedulerClosed, SchedulerMisuse
 from .explain import explain
@@ -21,18 +23,18 @@ from .listeners import Listener, Listeners
 from .policies.base import LimitPolicy
 from .settings import Changes, Settings
 from .shutdown import ALL_KINDS, Shutdown
-from .slot import Call, Slot, TrafficKind, active_call
+from .slot import Call, Extras, Slot, active_call
 from .slot_context import CallOptions, SlotContext
 from .snapshot import CallInfo, CloseReport, SchedulerSnapshot, Tally
 from .views import call_infos, take_snapshot
-from .work import checked_awaitable, checked_function
+from .work import Kind, bad_kind, check_awaitable, kind_name, not_a_function
 
-__all__ = ["Kind", "TrafficScheduler"]
+__all__ = ["TrafficScheduler"]
+
+_INFINITY: Final = math.inf
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-Kind: TypeAlias = Literal["interactive", "batch"] | TrafficKind
 
 
 class TrafficScheduler:
@@ -109,6 +111,7 @@ class TrafficScheduler:
         self.name = name
         self._tallies = {"interactive": Tally(), "batch": Tally()}
         self._listeners = Listeners(name)
+        self._bounds = self._settings.bounds
         self._policy = self._settings.make_policy()
         self._shutdown: Shutdown | None = None
         self._home = self._new_home(None)
@@ -148,15 +151,26 @@ class TrafficScheduler:
         Cancellation: while it waits, the call leaves the queue; while it runs, the function gets the
             cancellation as if awaited directly, and the slot is given back when it has ended.
         """
-        checked_function(coro_fn)
+        if not callable(coro_fn):
+            raise not_a_function(coro_fn)
         call = self._admit(kind, priority, queue_timeout, run_timeout, label, observe)
         home = call.home
         if call.waiter is not None:
-            await home.granted(call)
+            try:
+                verdict = await call.waiter
+            except BaseException as error:
+                home.quit(call, error)
+                raise
+            if verdict is not None:
+                raise home.refusal(call, verdict)
         home.begin(call)
         try:
-            result = await checked_awaitable(coro_fn(*args), coro_fn)
+            awaitable = coro_fn(*args)
+            if type(awaitable) is not CoroutineType:
+                check_awaitable(awaitable, coro_fn)
+            result = await awaitable
         except BaseException as error:
+            awaitable = None  # a failed task in it would hold this frame, which holds it
             if home.fail(call, error):
                 raise call.overruled() from error
             raise
@@ -187,28 +201,30 @@ class TrafficScheduler:
         label: str | None,
         observe: bool,
     ) -> Call:
-        """Check the arguments, then let the call start or wait."""
-        interactive = _is_interactive(kind)
-        if label is not None and not isinstance(label, str):
-            raise ConfigError(f"label must be a string, got {label!r}")
-        settings = self._settings
-        waits = settings.queue_timeout(interactive) if queue_timeout is None else timeout_checked("queue_timeout", queue_timeout)
-        runs = (
-            settings.run_timeout(interactive)
-            if run_timeout is None
-            else timeout_checked("run_timeout", run_timeout, above_zero=True)
-        )
-        if priority != 0 or priority is False:
-            number("priority", priority)
+        """Check the arguments, then let the call start or wait. Plain arguments pay for no check of others."""
+        if kind == "interactive":
+            interactive = True
+        elif kind == "batch":
+            interactive = False
+        else:
+            raise bad_kind(kind)
+        waits, runs = self._bounds[interactive]
+        if queue_timeout is not None:
+            waits = timeout_checked("queue_timeout", queue_timeout)
+        if run_timeout is not None:
+            runs = timeout_checked("run_timeout", run_timeout, above_zero=True)
+        if type(priority) is not int:
+            priority = number("priority", priority)
+        extras = None
+        if label is not None or runs != _INFINITY:
+            extras = Extras(text_or_none("label", label), runs)
         if self._shutdown is not None:
-            raise SchedulerClosed(f"scheduler {self.name!r} is closed: it takes no new calls", kind=_name(interactive))
-        home = self._on(asyncio.get_running_loop())
-        call = Call(home, interactive, home.clock())
-        call.priority = priority
-        call.deadline = call.submitted + waits
-        call.run_timeout = runs
-        call.label = label
-        call.observed = observe
+            raise SchedulerClosed(f"scheduler {self.name!r} is closed: it takes no new calls", kind=kind_name(kind))
+        home = self._home
+        if (loop := get_running_loop()) is not home.loop:
+            home = self._on(loop)
+        now = home.clock()
+        call = Call(home, interactive, interactive and observe, now, priority, now + waits, extras)
         home.admit(call)
         return call
 
@@ -235,6 +251,7 @@ class TrafficScheduler:
             raise SchedulerMisuse(f"add_listener() takes a function of one event, got {type(callback).__name__}")
         self._own_thread("add_listener")
         self._listeners.add(callback)
+        self._home.look_after()
 
     def remove_listener(self, callback: Listener) -> None:
         """Take out what `add_listener` added.
@@ -244,6 +261,7 @@ class TrafficScheduler:
         """
         self._own_thread("remove_listener")
         self._listeners.remove(callback)
+        self._home.look_after()
 
     # Steering
 
@@ -258,7 +276,7 @@ class TrafficScheduler:
         """
         self._own_thread("configure")
         old, new = self._settings, self._settings.changed(dict(changes))
-        self._settings = new
+        self._settings, self._bounds = new, new.bounds
         home = self._home
         now = home.clock()
         if new.law != old.law:
@@ -274,11 +292,11 @@ class TrafficScheduler:
 
     def pause(self, kind: Kind) -> None:
         """Let nothing of this kind start until `resume(kind)`; what runs goes on."""
-        self._set_paused(self._home.admission.paused | {_name(_is_interactive(kind))})
+        self._set_paused(self._home.admission.paused | {kind_name(kind)})
 
     def resume(self, kind: Kind) -> None:
         """Undo `pause(kind)`; what waits and may run starts at once."""
-        self._set_paused(self._home.admission.paused - {_name(_is_interactive(kind))})
+        self._set_paused(self._home.admission.paused - {kind_name(kind)})
 
     def _set_paused(self, paused: frozenset[str]) -> None:
         self._own_thread("pause and resume")
@@ -315,7 +333,7 @@ class TrafficScheduler:
         patience = timeout_checked("timeout", given)
         if not patience >= 0:
             raise ConfigError(f"timeout must be at least 0 seconds or None, got {given!r}")
-        kept = frozenset(_name(_is_interactive(kind)) for kind in finish_queued)
+        kept = frozenset(kind_name(kind) for kind in finish_queued)
         home = self._on(asyncio.get_running_loop())
         if self._shutdown is None:
             self._shutdown = Shutdown(home, self._tallies)
@@ -390,16 +408,3 @@ class TrafficScheduler:
             f"{interactive_queued}+{batch_queued} queued>"
         )
 
-
-def _is_interactive(kind: Kind) -> bool:
-    if kind == "interactive":
-        return True
-    if kind == "batch":
-        return False
-    if kind is None:
-        raise SchedulerMisuse('no kind is in force here: say submit("interactive", ...) or submit("batch", ...)')
-    raise ConfigError(f'kind must be "interactive" or "batch", got {kind!r}')
-
-
-def _name(interactive: bool) -> str:
-    return "interactive" if interactive else "batch"

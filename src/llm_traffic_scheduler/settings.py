@@ -147,13 +147,13 @@ class Settings:
             return FixedPolicy(_UNBOUNDED)
         return PressurePolicy(self.interactive_rps_threshold, self.interactive_p95_threshold, self.smoothing)
 
-    def queue_timeout(self, interactive: bool) -> float:
-        """Seconds a call of this kind may wait if it does not say; infinity for no bound."""
-        return _bound(self.interactive_queue_timeout if interactive else self.batch_queue_timeout)
-
-    def run_timeout(self, interactive: bool) -> float:
-        """Seconds a call of this kind may run if it does not say; infinity for no bound."""
-        return _bound(self.interactive_run_timeout if interactive else self.batch_run_timeout)
+    @property
+    def bounds(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Seconds to wait and to run for calls that give none: of batch, then (index True) of interactive calls."""
+        return (
+            (_bound(self.batch_queue_timeout), _bound(self.batch_run_timeout)),
+            (_bound(self.interactive_queue_timeout), _bound(self.interactive_run_timeout)),
+        )
 
     def changed(self, changes: dict[str, Any]) -> Settings:
         """These settings with `changes`; a policy replaces the thresholds, and a threshold the policy.

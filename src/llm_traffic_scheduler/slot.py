@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from .core.admission import NEW, QUEUED, RUNNING
+from .core.admission import QUEUED, RUNNING
 from .core.checks import count
 from .errors import CallAborted, RunTimeout, SchedulerError
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Call",
+    "Extras",
     "Slot",
     "TrafficKind",
     "Verdict",
+    "active",
     "active_call",
     "current_slot",
-    "enter",
-    "leave",
     "running_task",
     "slot_of",
 ]
@@ -47,56 +47,72 @@ class Verdict(Enum):
     CLOSED = "closed"
 
 
+class Extras:
+    """What most calls do not have; made for those that do."""
+
+    __slots__ = ("label", "own_cancels", "run_timeout", "run_timer", "slot", "verdict")
+
+    def __init__(self, label: str | None = None, run_timeout: float = math.inf) -> None:
+        self.label = label
+        self.run_timeout = run_timeout
+        self.run_timer: asyncio.TimerHandle | None = None
+        self.own_cancels = 0
+        self.verdict: Verdict | None = None
+        self.slot: Slot | None = None
+
+
 class Call:
-    """One submitted call: what admission keeps of it, and what the shell needs to wake, run and end it."""
+    """One submitted call: what admission keeps of it, and what the shell needs to wake, run and end it.
+
+    Few fields, and few of them set at once: each costs every call a hundredth of a semaphore's time.
+    """
 
     __slots__ = (
         "base",
         "deadline",
-        "first_token_at",
+        "extras",
         "home",
         "interactive",
-        "label",
         "number",
         "observed",
-        "own_cancels",
-        "parent",
         "priority",
         "queued_at",
-        "run_timeout",
-        "run_timer",
-        "slot",
         "started_at",
         "state",
         "submitted",
         "task",
-        "token_count",
-        "verdict",
+        "token",
         "waiter",
     )
 
-    def __init__(self, home: Dispatcher, interactive: bool, submitted: float) -> None:
+    # Set by admission when they begin to mean something.
+    number: int
+    state: int
+    queued_at: float
+    started_at: float
+    # Set when the call begins to run.
+    base: int
+    token: Token[Call | None] | None
+
+    def __init__(
+        self,
+        home: Dispatcher,
+        interactive: bool,
+        observed: bool,
+        submitted: float,
+        priority: float,
+        deadline: float,
+        extras: Extras | None,
+    ) -> None:
         self.home = home
         self.interactive = interactive
+        self.observed = observed
         self.submitted = submitted
-        self.observed = True
-        self.priority: float = 0
-        self.deadline = self.run_timeout = math.inf
-        self.label: str | None = None
-        self.state = NEW
-        self.number = 0
+        self.priority = priority
+        self.deadline = deadline
+        self.extras = extras
         self.waiter: asyncio.Future[Verdict | None] | None = None
-        # Everything below is for the run.
         self.task: asyncio.Task[object] | None = None
-        self.base = 0
-        self.own_cancels = 0
-        self.verdict: Verdict | None = None
-        self.run_timer: asyncio.TimerHandle | None = None
-        self.parent: Call | None = None
-        self.slot: Slot | None = None
-        self.first_token_at: float | None = None
-        self.token_count = 0
-        self.queued_at = self.started_at = submitted
 
     @property
     def kind(self) -> str:
@@ -112,7 +128,12 @@ class Call:
 
     def overdue(self, now: float) -> bool:
         """It was told to stop by its run timeout and goes on."""
-        return self.state == RUNNING and now - self.started_at > self.run_timeout
+        extras = self.extras
+        return extras is not None and self.state == RUNNING and now - self.started_at > extras.run_timeout
+
+    @property
+    def label(self) -> str | None:
+        return None if self.extras is None else self.extras.label
 
     @property
     def title(self) -> str:
@@ -126,31 +147,36 @@ class Call:
         """
         if self.state != RUNNING:
             return
-        if self.verdict is not Verdict.CLOSED:
-            self.verdict = verdict
+        if self.extras is None:
+            self.extras = Extras()
+        if self.extras.verdict is not Verdict.CLOSED:
+            self.extras.verdict = verdict
         if self.task is not None:
-            self.own_cancels += 1
+            self.extras.own_cancels += 1
             self.task.cancel()
 
     def settle_cancels(self) -> bool:
-        """Take back our own cancels, one `uncancel()` each; True if the caller's own do not add up to an outer one."""
-        task, own, self.own_cancels = self.task, self.own_cancels, 0
-        if task is None or task is not running_task():
-            return True
-        for _ in range(own):
+        """Take back our own cancels, one `uncancel()` each; True if there were any and no outer one remains."""
+        task, extras = self.task, self.extras
+        if extras is None or not extras.own_cancels or task is None or task is not running_task():
+            return False
+        while extras.own_cancels:
+            extras.own_cancels -= 1
             task.uncancel()
         return task.cancelling() <= self.base
 
     def overruled(self) -> SchedulerError:
         """What the caller sees in place of the CancelledError that our own cancel caused."""
-        if self.verdict is Verdict.TIMEOUT:
+        assert self.extras is not None
+        if self.extras.verdict is Verdict.TIMEOUT:
             return RunTimeout(
-                f"{self.title} ran longer than {self.run_timeout:.3g} s: raise run_timeout, or let the call do less"
+                f"{self.title} ran longer than {self.extras.run_timeout:.3g} s: "
+                "raise run_timeout, or let the call do less"
             )
         return CallAborted(f"{self.title} still ran when close() ended: give close() a longer timeout")
 
     def __repr__(self) -> str:
-        name = ("new", "queued", "running", "gone")[self.state]
+        name = ("queued", "running", "gone")[self.state]
         return f"<Call {self.kind} {self.label or self.number} {name}>"
 
 
@@ -160,10 +186,12 @@ class Slot:
     Cancellation: nothing here waits. Threads: the loop's only. After the call's end every method is a no-op.
     """
 
-    __slots__ = ("_call",)
+    __slots__ = ("_call", "first_token_at", "token_count")
 
     def __init__(self, call: Call) -> None:
         self._call = call
+        self.first_token_at: float | None = None
+        self.token_count = 0
 
     @property
     def kind(self) -> str:
@@ -182,9 +210,8 @@ class Slot:
 
     def first_token(self) -> None:
         """Say that the backend's first token is here. Only the first call counts."""
-        call = self._call
-        if call.state == RUNNING and call.first_token_at is None:
-            call.first_token_at = call.home.clock()
+        if self._call.state == RUNNING and self.first_token_at is None:
+            self.first_token_at = self._call.home.clock()
 
     def tokens(self, n: int) -> None:
         """Say that `n` more output tokens have arrived.
@@ -193,7 +220,7 @@ class Slot:
             ConfigError: `n` is no whole number or below 0.
         """
         if count("n", n) and self._call.state == RUNNING:
-            self._call.token_count += n
+            self.token_count += n
 
     def __repr__(self) -> str:
         return f"<Slot of {self._call!r}>"
@@ -207,25 +234,12 @@ def running_task() -> asyncio.Task[object] | None:
         return None
 
 
-_active: Final[ContextVar[Call | None]] = ContextVar("llm_traffic_scheduler_call", default=None)
-
-
-def enter(call: Call) -> None:
-    """From here on this context runs in the call's slot."""
-    call.parent = _active.get()
-    _active.set(call)
-
-
-def leave(call: Call) -> None:
-    """Undo `enter`; in the same context, so never from the garbage collector."""
-    # set, not reset(token): a token is refused in any other context, and this must not raise.
-    _active.set(call.parent)
-    call.parent = None
+active: Final[ContextVar[Call | None]] = ContextVar("llm_traffic_scheduler_call", default=None)
 
 
 def active_call() -> Call | None:
     """The call in whose slot this code runs; None outside, and once the slot is given back."""
-    call = _active.get()
+    call = active.get()
     return call if call is not None and call.state == RUNNING else None
 
 
@@ -240,6 +254,8 @@ def current_slot() -> Slot | None:
 
 def slot_of(call: Call) -> Slot:
     """The call's handle; always the same object."""
-    if call.slot is None:
-        call.slot = Slot(call)
-    return call.slot
+    if call.extras is None:
+        call.extras = Extras()
+    if call.extras.slot is None:
+        call.extras.slot = Slot(call)
+    return call.extras.slot

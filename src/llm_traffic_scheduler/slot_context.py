@@ -43,7 +43,13 @@ class SlotContext:
         admit, self._admit = self._admit, None
         call = admit()
         if call.waiter is not None:
-            await call.home.granted(call)
+            try:
+                verdict = await call.waiter
+            except BaseException as error:
+                call.home.quit(call, error)
+                raise
+            if verdict is not None:
+                raise call.home.refusal(call, verdict)
         call.home.begin(call)
         self._call = call
         return slot_of(call)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from .core.metrics import TrafficSnapshot
+from .events import Outcome
 
 __all__ = ["CallInfo", "CloseReport", "KindTotals", "Reason", "SchedulerSnapshot", "Tally"]
 
@@ -117,22 +118,33 @@ class SchedulerSnapshot:
 class Tally:
     """Running totals of one kind; what can be derived is not counted."""
 
-    __slots__ = ("cancelled", "completed", "failed", "preempted", "rejected", "started", "timed_out")
+    __slots__ = ("cancelled", "completed", "failed", "never_started", "preempted", "rejected", "timed_out")
 
     def __init__(self) -> None:
-        self.started = self.completed = self.failed = self.cancelled = 0
-        self.timed_out = self.rejected = self.preempted = 0
+        self.completed = self.failed = self.cancelled = self.timed_out = self.rejected = self.preempted = 0
+        self.never_started = 0  # of the cancelled, those that got no slot
+
+    def count(self, outcome: Outcome) -> None:
+        """One call more has ended like this."""
+        if outcome == "completed":
+            self.completed += 1
+        else:
+            setattr(self, outcome, getattr(self, outcome) + 1)
 
     @property
     def ended(self) -> int:
         """Calls that have left, whatever way."""
         return self.completed + self.failed + self.cancelled + self.timed_out + self.rejected
 
+    def started(self, running: int) -> int:
+        """Calls that got a slot, `running` of which still have it."""
+        return self.ended - self.rejected - self.never_started + running
+
     def totals(self, queued: int, running: int) -> KindTotals:
         """The figures to show, with `queued` waiting and `running` running."""
         return KindTotals(
             submitted=self.ended + queued + running,
-            started=self.started,
+            started=self.started(running),
             completed=self.completed,
             failed=self.failed,
             cancelled=self.cancelled,

@@ -111,9 +111,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """asyncio's hook: a timer is about to be cancelled."""
-        # `asyncio.sleep` and `asyncio.timeout` cancel timers that have run; those are not in the heap any more.
-        if handle.when() > self._clock.now:
-            self._clock.count_cancelled()
+        self._clock.count_cancelled()
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
         job = super().run_in_executor(executor, func, *args)
@@ -222,8 +220,8 @@ class _Clock(selectors.DefaultSelector):
         return math.inf
 
     def count_cancelled(self) -> None:
-        # Counted too high, as heads of the heap leave without being subtracted: a sweep comes early, never
-        # late, and each one is still paid for by as many cancels as half of what it looks at.
+        # Counted too high (every `asyncio.sleep` cancels its timer, run or not): a sweep comes early, never
+        # late, and it still looks at no more than two timers for each cancel.
         if self._cancelled > _SWEEP_ABOVE and 2 * self._cancelled > len(self.timers):
             self.timers[:] = [entry for entry in self.timers if not entry[2].cancelled()]
             heapq.heapify(self.timers)

@@ -6,43 +6,56 @@ Floor: third.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable
-from types import CoroutineType
-from typing import TypeVar
+from typing import Literal, TypeAlias
 
-from .errors import SchedulerMisuse
+from .errors import ConfigError, SchedulerMisuse
+from .slot import TrafficKind
 
-__all__ = ["checked_awaitable", "checked_function"]
+__all__ = ["Kind", "bad_kind", "check_awaitable", "kind_name", "not_a_function"]
 
-T = TypeVar("T")
+Kind: TypeAlias = Literal["interactive", "batch"] | TrafficKind
 
 
-def checked_function(coro_fn: object) -> None:
-    """Refuse what cannot be called; a coroutine object is closed, so that nothing warns "never awaited".
+def kind_name(kind: Kind) -> Literal["interactive", "batch"]:
+    """The kind's plain name.
 
     Raises:
-        SchedulerMisuse: the message shows the call to write instead.
+        ConfigError, SchedulerMisuse: it is none.
     """
-    if callable(coro_fn):
-        return
+    if kind == "interactive":
+        return "interactive"
+    if kind == "batch":
+        return "batch"
+    raise bad_kind(kind)
+
+
+def bad_kind(kind: object) -> ConfigError | SchedulerMisuse:
+    """What to raise for a kind that is none."""
+    if kind is None:
+        return SchedulerMisuse('no kind is in force here: say submit("interactive", ...) or submit("batch", ...)')
+    return ConfigError(f'kind must be "interactive" or "batch", got {kind!r}')
+
+
+def not_a_function(coro_fn: object) -> SchedulerMisuse:
+    """What to raise for work that cannot be called; a coroutine object is closed, so that nothing warns "never awaited"."""
     if inspect.iscoroutine(coro_fn):
         name = coro_fn.__name__
         coro_fn.close()
-        raise SchedulerMisuse(
+        return SchedulerMisuse(
             f'submit() takes a function, got a coroutine object: write submit("batch", {name}, ...), '
             f'not submit("batch", {name}(...))'
         )
-    raise SchedulerMisuse(f"submit() takes a function that returns an awaitable, got {type(coro_fn).__name__}")
+    return SchedulerMisuse(f"submit() takes a function that returns an awaitable, got {type(coro_fn).__name__}")
 
 
-def checked_awaitable(value: Awaitable[T], coro_fn: object) -> Awaitable[T]:
-    """What the function returned, if it can be awaited.
+def check_awaitable(value: object, coro_fn: object) -> None:
+    """Refuse what a function returned if it cannot be awaited.
 
     Raises:
-        SchedulerMisuse: it cannot.
+        SchedulerMisuse: the message shows what to write instead.
     """
-    if type(value) is CoroutineType or inspect.isawaitable(value):
-        return value
+    if inspect.isawaitable(value):
+        return
     name = getattr(coro_fn, "__qualname__", type(coro_fn).__name__)
     if inspect.isasyncgen(value):
         hint = "iterate over it inside `async with scheduler.slot(...)`"

@@ -14,15 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from .arrival_order import ArrivalOrder
+from .arrival_order import SWEEP_EVERY, ArrivalOrder
 from .priority_queue import PriorityQueue
 
-__all__ = ["GONE", "NEW", "QUEUED", "RUNNING", "Admissible", "Admission", "BatchLimit", "Limits"]
+__all__ = ["GONE", "QUEUED", "RUNNING", "Admissible", "Admission", "BatchLimit", "Limits"]
 
-NEW: Final = 0
-QUEUED: Final = 1
-RUNNING: Final = 2
-GONE: Final = 3
+QUEUED: Final = 0
+RUNNING: Final = 1
+GONE: Final = 2
 
 
 class Admissible(Protocol):
@@ -71,7 +70,7 @@ class Limits:
 class Admission(Generic[CallT]):
     """Two queues and the calls that run; decides who starts.
 
-    A call goes NEW -> QUEUED -> RUNNING -> GONE, or skips QUEUED. Whoever changes something calls
+    A call is QUEUED, then RUNNING, then GONE, or skips what comes before. Whoever changes something calls
     `expire` and `fill` afterwards: then no call that may run is waiting.
 
     Complexity: `offer`, `release`, `withdraw` and each call that `fill` starts O(log n).
@@ -113,12 +112,24 @@ class Admission(Generic[CallT]):
 
     def offer(self, call: CallT) -> bool:
         """True: the call runs from now on. False: it has to wait; `enqueue` it or turn it away."""
+        self._number += 1
+        call.number = self._number
+        running = len(self.interactive_running) + len(self.batch_running)
         if call.interactive:
-            if self.interactive_queue or self.running >= self._interactive_ceiling:
+            if running >= self._interactive_ceiling or self.interactive_queue.heap:
                 return False
-        elif self.batch_queue or self.running >= self.limits.max_concurrency or not self._batch_allowed(call.submitted):
-            return False
-        self._start(call, call.submitted)
+            self.interactive_running[call] = None
+        else:
+            if (
+                running >= self.limits.max_concurrency
+                or self.batch_queue.heap
+                or not self._batch_allowed(call.submitted)
+            ):
+                return False
+            self.batch_running[call] = None
+            self._last_batch_start = call.submitted
+        call.state = RUNNING
+        call.started_at = call.submitted
         return True
 
     def bound(self, interactive: bool) -> int | None:
@@ -128,14 +139,15 @@ class Admission(Generic[CallT]):
     def enqueue(self, call: CallT, now: float) -> None:
         """Let a call wait that `offer` did not start."""
         queue = self.interactive_queue if call.interactive else self.batch_queue
-        if not call.interactive and not queue:
+        if not call.interactive and not queue.heap:
             self._waiting_since = now
-        self._number += 1
-        call.number = self._number
         call.state = QUEUED
         call.queued_at = now
         queue.push(call, call.priority, call.number)
-        self._orders[call.interactive].add(call, len(queue))
+        order = self._orders[call.interactive]
+        order.append(call)
+        if not call.number % SWEEP_EVERY:
+            order.sweep(len(queue))
         if call.deadline < math.inf:
             self._deadlines.push(call, call.deadline, call.number)
 
@@ -161,9 +173,24 @@ class Admission(Generic[CallT]):
     def fill(self, now: float) -> list[CallT]:
         """Start every waiting call that may run, in order, and return them. Call `expire` first."""
         started: list[CallT] = []
-        while (call := self._next(now)) is not None:
+        cap, interactive_queue, batch_queue = self.limits.max_concurrency, self.interactive_queue, self.batch_queue
+        while (running := len(self.interactive_running) + len(self.batch_running)) < cap:
+            if (
+                interactive_queue.heap
+                and running < self._interactive_ceiling
+                and not (self._batch_starves(now) and self._batch_allowed(now))
+            ):
+                call = interactive_queue.pop()
+                self.interactive_running[call] = None
+            elif batch_queue.heap and self._batch_allowed(now):
+                call = batch_queue.pop()
+                self.batch_running[call] = None
+                self._last_batch_start = now
+            else:
+                break
+            call.state = RUNNING
+            call.started_at = now
             self._left_queue(call)
-            self._start(call, now)
             started.append(call)
         return started
 
@@ -188,9 +215,24 @@ class Admission(Generic[CallT]):
         return len(self.interactive_running) + len(self.batch_running)
 
     @property
+    def someone_waits(self) -> bool:
+        """At least one call is queued."""
+        return bool(self.interactive_queue.heap or self.batch_queue.heap)
+
+    @property
+    def timed(self) -> bool:
+        """Time alone may change who runs or waits: a queued call has a deadline, or only the batch limit holds one back."""
+        return bool(
+            self._deadlines.heap
+            or (self.batch_queue.heap and len(self.interactive_running) + len(self.batch_running) < self.limits.max_concurrency)
+        )
+
+    @property
     def idle(self) -> bool:
         """Nothing runs and nothing waits."""
-        return not (self.interactive_running or self.batch_running or self.interactive_queue or self.batch_queue)
+        return not (
+            self.interactive_running or self.batch_running or self.interactive_queue.heap or self.batch_queue.heap
+        )
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
@@ -207,10 +249,10 @@ class Admission(Generic[CallT]):
 
         Only a queue deadline, or a batch limit that rises by itself while a slot is free, can change who may run.
         """
-        first = self._deadlines.peek()
+        first = self._deadlines.peek() if self._deadlines.heap else None
         due = math.inf if first is None else first.deadline
         if (
-            self.batch_queue
+            self.batch_queue.heap
             and self.running < self.limits.max_concurrency
             and len(self.batch_running) < self._batch_ceiling
         ):
@@ -225,7 +267,7 @@ class Admission(Generic[CallT]):
     def oldest_unfinished(self, now: float) -> float:
         """Age of the oldest observed interactive call that has not ended; 0.0 if there is none."""
         submitted = [call.submitted for call in list(self.interactive_running) if call.observed]
-        queued = next((call.submitted for call in self._orders[True] if call.observed), now)
+        queued = next((call.submitted for call in self._orders[True].live() if call.observed), now)
         return max(0.0, now - min(submitted, default=now), now - queued)
 
     def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
@@ -241,7 +283,7 @@ class Admission(Generic[CallT]):
                     ages.append(now - call.submitted)
                 else:
                     next_submitted = min(next_submitted, call.submitted)
-        for call in self._orders[True]:
+        for call in self._orders[True].live():
             if call.observed:
                 if not now - call.submitted > older_than:
                     next_submitted = min(next_submitted, call.submitted)
@@ -259,19 +301,6 @@ class Admission(Generic[CallT]):
 
     # How it is decided
 
-    def _next(self, now: float) -> CallT | None:
-        if self.running >= self.limits.max_concurrency:
-            return None
-        if (
-            self.interactive_queue
-            and self.running < self._interactive_ceiling
-            and not (self._batch_starves(now) and self._batch_allowed(now))
-        ):
-            return self.interactive_queue.pop()
-        if self.batch_queue and self._batch_allowed(now):
-            return self.batch_queue.pop()
-        return None
-
     def _batch_allowed(self, now: float) -> bool:
         running = len(self.batch_running)
         # Below the floor no policy has a say, so none is asked.
@@ -281,24 +310,15 @@ class Admission(Generic[CallT]):
         timeout = self.limits.starvation_timeout
         return (
             timeout is not None
-            and bool(self.batch_queue)
+            and bool(self.batch_queue.heap)
             and len(self.batch_running) < self.limits.batch_min
             and now - max(self._last_batch_start, self._waiting_since) >= timeout
         )
 
-    def _start(self, call: CallT, now: float) -> None:
-        if call.interactive:
-            self.interactive_running[call] = None
-        else:
-            self.batch_running[call] = None
-            self._last_batch_start = now
-        call.state = RUNNING
-        call.started_at = now
-
     def _left_queue(self, call: CallT) -> None:
         if call.deadline < math.inf:
             self._deadlines.discard(call.number)
-        if not (self.interactive_queue if call.interactive else self.batch_queue):
+        if not (self.interactive_queue if call.interactive else self.batch_queue).heap:
             self._orders[call.interactive].clear()
 
     def check(self) -> None:
@@ -312,7 +332,8 @@ class Admission(Generic[CallT]):
         assert all(call.state == QUEUED for call in waiting)
         assert len(self._deadlines) == sum(call.deadline < math.inf for call in waiting)
         for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
-            assert set(self._orders[interactive]) == set(queue)
+            assert set(self._orders[interactive].live()) == set(queue)
+            assert len(self._orders[interactive]) <= 2 * len(queue) + SWEEP_EVERY
 
     def check_conserving(self, now: float) -> None:
         """Assert that no call that may run is waiting; for tests, after `expire` and `fill`."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-__all__ = ["ArrivalOrder", "Waiting"]
+__all__ = ["SWEEP_EVERY", "ArrivalOrder", "Waiting"]
 
-_SLACK: Final = 64
+SWEEP_EVERY: Final = 64
+"""How many items may be appended between two sweeps."""
 
 
 class Waiting(Protocol):
@@ -25,38 +26,30 @@ class Waiting(Protocol):
 ItemT = TypeVar("ItemT", bound=Waiting)
 
 
-class ArrivalOrder(Generic[ItemT]):
-    """Items in the order they were added; those that no longer wait are skipped, and swept up later.
+class ArrivalOrder(deque[ItemT]):
+    """Items in the order they were appended; those that no longer wait are skipped, and swept up later.
 
-    Complexity: `add` O(1) amortised, `oldest` as many steps as items at the front have left
-    since the last `add`. Never more than twice as many entries as the queue has, plus 64.
+    A deque, so that `append` is as cheap as it gets; whoever appends calls `sweep` now and then.
+
+    Complexity: `append` O(1), `sweep` O(1) amortised; `oldest` as many steps as items at the
+    front have left since the last sweep.
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._items: deque[ItemT] = deque()
+    def sweep(self, waiting: int) -> None:
+        """Let go of items that have left; `waiting` is how many have not. At most as many and `SWEEP_EVERY` stay."""
+        while self and not self[0].waiting:
+            self.popleft()
+        if len(self) > 2 * waiting:
+            kept = [item for item in self if item.waiting]
+            self.clear()
+            self.extend(kept)
 
-    def add(self, item: ItemT, waiting: int) -> None:
-        """Put `item` last; `waiting` is how many wait now, itself included."""
-        items = self._items
-        while items and not items[0].waiting:
-            items.popleft()
-        items.append(item)
-        if len(items) > 2 * waiting + _SLACK:
-            self._items = deque(item for item in items if item.waiting)
-
-    def clear(self) -> None:
-        """Forget everything; for when nothing waits."""
-        self._items.clear()
+    def live(self) -> Iterator[ItemT]:
+        """The items that still wait. Changes nothing."""
+        return (item for item in self if item.waiting)
 
     def oldest(self) -> ItemT | None:
         """The first that still waits, None if none does. Changes nothing."""
-        return next(iter(self), None)
-
-    def __iter__(self) -> Iterator[ItemT]:
-        return (item for item in self._items if item.waiting)
-
-    def __len__(self) -> int:
-        """Entries held, the swept-up-later ones included."""
-        return len(self._items)
+        return next(self.live(), None)

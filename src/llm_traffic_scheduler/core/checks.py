@@ -10,7 +10,7 @@ import math
 
 from ..errors import ConfigError
 
-__all__ = ["count", "number", "seconds", "timeout"]
+__all__ = ["count", "number", "seconds", "text_or_none", "timeout"]
 
 
 def count(name: str, value: object, *, at_least: int = 0) -> int:
@@ -45,6 +45,13 @@ def timeout(name: str, value: object, *, above_zero: bool = False) -> float:
     if above_zero and not as_float > 0:
         raise ConfigError(f"{name} must be above 0 seconds, got {value!r}")
     return as_float
+
+
+def text_or_none(name: str, value: object) -> str | None:
+    """`value` as a string or None, or ConfigError."""
+    if value is None or isinstance(value, str):
+        return value
+    raise ConfigError(f"{name} must be a string, got {value!r}")
 
 
 def _as_float(value: object) -> float:

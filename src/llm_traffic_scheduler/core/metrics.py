@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from .window import Pending, TrafficSnapshot, Window, WindowReading
+from .readings import TrafficSnapshot, WindowReading
+from .window import Grid, Pending, Window
 
 __all__ = ["SlidingWindowMetrics", "TrafficSnapshot", "WindowReading"]
 
@@ -36,7 +37,17 @@ class SlidingWindowMetrics:
     Threads: one thread owns it; `read` changes nothing and is safe from any.
     """
 
-    __slots__ = ("_arrivals", "_failed_at", "_finished_at", "_latencies", "_lower_bounds", "_seen", "length", "slice_length", "span")
+    __slots__ = (
+        "_arrivals",
+        "_failed_at",
+        "_finished_at",
+        "_latencies",
+        "_lower_bounds",
+        "_seen",
+        "length",
+        "slice_length",
+        "span",
+    )
 
     def __init__(self, window: float, *, slices: int = 100) -> None:
         assert 0 < window < math.inf
@@ -44,13 +55,13 @@ class SlidingWindowMetrics:
         self.length = window
         self.span = slices
         self.slice_length = window / slices
-        self._publish(Window(window, slices), Pending())
+        self._publish(Window(Grid(0.0, window, slices)), Pending())
 
     def __repr__(self) -> str:
         window, pending = self._seen
         return (
             f"<SlidingWindowMetrics: {window.arrivals} arrivals, {window.successes} successes, {window.failures}"
-            f" failures in {window.length:g} s; {len(pending.arrivals) + len(pending.latencies)} not folded yet>"
+            f" failures in {window.grid.length:g} s; {len(pending.arrivals) + len(pending.latencies)} not folded yet>"
         )
 
     def arrived(self, now: float) -> None:
@@ -92,20 +103,20 @@ class SlidingWindowMetrics:
 
     def next_change(self) -> float:
         """When the next sample leaves the window; infinity if none is in it."""
-        window, pending = self._seen
-        if (first := pending.first()) is not None:
-            self.advance(first)
-            window, _ = self._seen
-        return window.start(window.slices[0].index + window.span) if window.slices else math.inf
+        _, pending = self._seen
+        if pending:
+            self.advance(pending.first())
+        window, _ = self._seen
+        return window.next_change()
 
     def slice_end(self, now: float) -> float:
         """When the slice that `now` lies in ends; slices are counted from the first sample."""
         window, pending = self._seen
-        if window.origin is None:
+        if not window.begun:
             window = window.after(now, pending)
-        if window.origin is None:
+        if not window.begun:
             return now + self.slice_length
-        return window.start(max(window.index(now), window.latest) + 1)
+        return window.grid.start(max(window.grid.index(now), window.latest) + 1)
 
     def resized(self, window: float, now: float) -> SlidingWindowMetrics:
         """A window of another length that keeps what still fits in it.
@@ -115,7 +126,7 @@ class SlidingWindowMetrics:
         """
         seen, pending = self._seen
         old = seen.after(now, pending)
-        other = SlidingWindowMetrics(window, slices=old.span)
+        other = SlidingWindowMetrics(window, slices=old.grid.slices)
         other._publish(old.resized(window), Pending())
         other.advance(now)
         return other

@@ -20,14 +20,18 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Final
 
-from .histogram import EMPTY, Histogram, count
+from .histogram import EMPTY, count
 from .readings import WindowReading
 
 __all__ = ["Grid", "Pending", "TimeSlice", "Window"]
 
 
 class Pending:
-    """Samples that wait to be folded. One thread appends, a time before what belongs to it."""
+    """Samples that wait to be folded. One thread appends, a time before what belongs to it.
+
+    So what is complete at any instant is as long as its `latencies` and `lower_bounds`, and a
+    reader that takes their lengths first sees whole samples only.
+    """
 
     __slots__ = ("arrivals", "failed_at", "finished_at", "latencies", "lower_bounds")
 
@@ -41,28 +45,19 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self.arrivals or self.latencies or self.lower_bounds)
 
-    def settled(self) -> Pending:
-        """What is complete now, in order of time; safe while another thread appends."""
-        settled = Pending()
-        settled.latencies, settled.lower_bounds = self.latencies.copy(), self.lower_bounds.copy()
-        settled.arrivals = _ascending(self.arrivals.copy())
-        settled.finished_at = _ascending(self.finished_at[: len(settled.latencies)])
-        settled.failed_at = _ascending(self.failed_at[: len(settled.lower_bounds)])
-        return settled
-
     def first(self) -> float:
         """The earliest time in it, which must not be empty."""
-        return min(times[0] for times in (self.arrivals, self.finished_at, self.failed_at) if times)
-
-
-def _ascending(times: list[float]) -> list[float]:
-    """`times`, each at least the one before: a clock that goes back is taken to have stood still."""
-    return times if times == sorted(times) else list(accumulate(times, max))
+        companions = (
+            (self.arrivals, self.arrivals),
+            (self.finished_at, self.latencies),
+            (self.failed_at, self.lower_bounds),
+        )
+        return min(times[0] for times, companion in companions if companion)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Time in slices, counted from the first sample: a clock that starts at a billion is as good as one that starts at 0."""
+    """Time in slices, counted from the first sample, so a clock may start at 0 or at a billion."""
 
     origin: float
     length: float  # of the window, seconds
@@ -122,10 +117,22 @@ class Window:
     Threads: safe to read from any, `after` included: it leaves this window alone and makes another.
     """
 
-    __slots__ = ("_cached", "arrivals", "failures", "grid", "held", "histogram", "latest", "slices", "successes")
+    __slots__ = (
+        "_cached",
+        "arrivals",
+        "begun",
+        "failures",
+        "grid",
+        "held",
+        "histogram",
+        "latest",
+        "slices",
+        "successes",
+    )
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+        self.begun = False  # before the first sample there is no origin, and looking must not set one
         self.latest = 0  # the last slice that was entered
         self.slices: list[TimeSlice] = []  # those in which something happened, oldest first
         self.arrivals = 0
@@ -137,13 +144,12 @@ class Window:
 
     def after(self, now: float, pending: Pending) -> Window:
         """The window at `now`, with `pending` in it; itself if that makes no difference."""
-        present = self.grid.index(now)
-        if present <= self.latest and not pending:
+        if not pending and (not self.begun or self.grid.index(now) <= self.latest):
             return self
         later = self._copy()
         if pending:
-            later._fold(pending.settled())
-        later._enter(present)
+            later._fold(pending)
+        later._enter(later.grid.index(now))
         return later
 
     def reading(self, unfinished: Sequence[float] = ()) -> WindowReading:
@@ -167,7 +173,7 @@ class Window:
         under load would see a third of the rate, and batch work would start on a busy backend.
         """
         other = Window(replace(self.grid, length=length))
-        other.held = self.held
+        other.begun, other.held = self.begun, self.held
         present = other.grid.index(self.grid.start(self.latest))
         for index, arrivals in self._presumed(other.grid, present):
             other._merge(TimeSlice(index, arrivals))
@@ -181,6 +187,7 @@ class Window:
         indexes = [piece.index for piece in self.slices]
         assert indexes == sorted(set(indexes)), "slices out of order"
         assert all(self.latest - self.grid.slices < index <= self.latest for index in indexes), "a slice outside"
+        assert self.begun or not indexes, "samples before the first"
         total = EMPTY
         for piece in self.slices:
             assert piece.arrivals or piece.successes or piece.failures, "an empty slice"
@@ -197,36 +204,45 @@ class Window:
 
     def _copy(self) -> Window:
         twin = Window(self.grid)
-        twin.latest, twin.slices = self.latest, self.slices.copy()
+        twin.begun, twin.latest, twin.slices = self.begun, self.latest, self.slices.copy()
         twin.arrivals, twin.successes, twin.failures = self.arrivals, self.successes, self.failures
         twin.held, twin.histogram, twin._cached = self.held, self.histogram, self._cached
         return twin
 
     def _fold(self, pending: Pending) -> None:
-        fresh = [TimeSlice(index, arrivals=high - low) for index, low, high in self._by_slice(pending.arrivals)]
-        for index, low, high in self._by_slice(pending.finished_at):
-            fresh.append(TimeSlice(index, successes=high - low, buckets=count(pending.latencies[low:high])))
-        for index, low, high in self._by_slice(pending.failed_at):
-            bounds = [bound for bound in pending.lower_bounds[low:high] if bound is not None]
-            fresh.append(TimeSlice(index, failures=high - low, buckets=count(bounds)))
-        if len(fresh) > 1:
-            fresh.sort(key=_index_of)
+        if not self.begun:
+            self.grid, self.begun = replace(self.grid, origin=pending.first()), True
+        arrivals, bounds = pending.arrivals, pending.lower_bounds
+        fresh = [TimeSlice(index, high - low, 0, 0, {}) for index, low, high in self._parts(arrivals, len(arrivals))]
+        for index, low, high in self._parts(pending.finished_at, len(pending.latencies)):
+            fresh.append(TimeSlice(index, 0, high - low, 0, count(pending.latencies[low:high])))
+        for index, low, high in self._parts(pending.failed_at, len(bounds)):
+            counted = [bound for bound in bounds[low:high] if bound is not None]
+            fresh.append(TimeSlice(index, 0, 0, high - low, count(counted)))
+        fresh.sort(key=_index_of)
         for piece in fresh:
             self._enter(piece.index)
             self._merge(piece)
 
-    def _by_slice(self, times: Sequence[float]) -> Iterator[tuple[int, int, int]]:
-        """The slices that ascending `times` lie in, with the bounds of each one's part: a step per slice, not per time."""
-        if not times:
-            return
-        index_at = self.grid.index
-        low, end, last = 0, len(times), index_at(times[-1])
-        while low < end:
-            # A clock that went back would put a sample where slices have left already.
+    def _parts(self, times: list[float], number: int) -> list[tuple[int, int, int]]:
+        """Each slice that the first `number` of `times` lie in, with the bounds of its part.
+
+        A step per slice and not per time: at 1,000 per second a slice holds a hundred.
+        """
+        if not number:
+            return []
+        times = times[:number]
+        if number > 1 and times != sorted(times):
+            # A clock that goes back is taken to have stood still.
+            times = list(accumulate(times, max))
+        index_at, last, low = self.grid.index, self.grid.index(times[-1]), 0
+        parts = []
+        while low < number:
             index = max(index_at(times[low]), self.latest)
-            high = end if index >= last else bisect_left(times, index + 1, low, end, key=index_at)
-            yield index, low, high
+            high = number if index >= last else bisect_left(times, index + 1, low, number, key=index_at)
+            parts.append((index, low, high))
             low = high
+        return parts
 
     def _enter(self, index: int) -> None:
         """Go to a slice, and let those go that are a window behind it."""
@@ -277,15 +293,10 @@ class Window:
                 yield begin + number, arrivals
 
     def _measure(self, unfinished: Sequence[float]) -> WindowReading:
-        percentile, held = self.histogram.percentile, self.held
-        finished = percentile(95)
-        sampled = percentile(95, unfinished) if unfinished else finished
-        return WindowReading(
-            self.arrivals / self.grid.length,
-            self.histogram.total + len(unfinished),
-            percentile(50, unfinished),
-            max(sampled, held),
-            percentile(99, unfinished),
-            max(finished, held),
-            sampled,
-        )
+        samples, finished = self.histogram, self.histogram.percentile(95)
+        if unfinished:
+            p50, p95, p99 = samples.percentiles_with(unfinished, 50, 95, 99)
+        else:
+            p50, p95, p99 = samples.percentile(50), finished, samples.percentile(99)
+        number, rps = samples.total + len(unfinished), self.arrivals / self.grid.length
+        return WindowReading(rps, number, p50, max(p95, self.held), p99, max(finished, self.held), p95)

@@ -53,17 +53,18 @@ class Governor:
 
     __slots__ = (
         "_answer_by",
-        "_decided_on",
+        "_counts",
         "_decision",
-        "_events",
         "_failed_at",
+        "_limit",
         "_next_join",
         "_on_change",
         "_on_fault",
         "_reads_counts",
-        "_slice_end",
         "_watched",
+        "fresh",
         "policy",
+        "slice_end",
         "throttled_until",
         "window",
     )
@@ -82,6 +83,7 @@ class Governor:
         self._on_change = on_change
         self._watched: Watched | None = None
         self._decision: Decision | None = None
+        self._limit = 0
         self.set_policy(policy)
 
     def watch(self, watched: Watched) -> None:
@@ -94,43 +96,30 @@ class Governor:
         reads = getattr(policy, "reads", None)
         self._reads_counts = reads is None or not _COUNTS.isdisjoint(reads) or not _KNOWN.issuperset(reads)
         self._failed_at: float | None = None
-        self._slice_end = -math.inf
+        self.slice_end = -math.inf
         self.forget()
 
     def set_window(self, window: SlidingWindowMetrics) -> None:
         """Look at `window` from now on."""
         self.window = window
-        self._slice_end = -math.inf
+        self.slice_end = -math.inf
         self.forget()
 
     def forget(self) -> None:
         """Ask the policy again at the next occasion; for changed bounds."""
-        self._events = 0
-        self._decided_on: tuple[int, ...] | None = None
+        self.fresh = False
+        self._counts: tuple[int, int, int, int] | None = None
         self._answer_by = self._next_join = -math.inf
 
-    # Events
-
-    def arrived(self, now: float) -> None:
-        """An interactive call was submitted."""
-        if now >= self._slice_end:
-            self.roll(now)
-        self._events += 1
-        self.window.arrived(now)
-
-    def completed(self, now: float, latency: float) -> None:
-        """An interactive call succeeded, `latency` seconds after it was submitted."""
-        if now >= self._slice_end:
-            self.roll(now)
-        self._events += 1
-        self.window.completed(now, latency)
+    # Events. Arrivals and completions go to `window` directly, after a `roll` if `now >= slice_end` and with
+    # `fresh` set to False: one call less for each of them.
 
     def failed(self, now: float, latency: float) -> None:
         """An interactive call ended without success: a lower bound, which counts from the current P95 up."""
-        if now >= self._slice_end:
+        if now >= self.slice_end:
             self.roll(now)
+        self.fresh = False
         self.window.advance(now)
-        self._events += 1
         self.window.failed(now, latency, counts=latency >= self.window.read(now, self._unfinished(now)).p95)
 
     def roll(self, now: float) -> None:
@@ -143,19 +132,23 @@ class Governor:
         while (left := window.next_change()) <= now:
             window.advance(left)
             self._advance_policy(left)
-            self._slice_end = window.slice_end(left)
-        if now >= self._slice_end:
+            self.slice_end = window.slice_end(left)
+        if now >= self.slice_end:
             window.advance(now)
             self._advance_policy(now)
-            self._slice_end = window.slice_end(now)
+            self.slice_end = window.slice_end(now)
 
     # Decisions
 
     def limit(self, now: float) -> int:
         """The batch limit in force, asked for before each single start."""
-        if self._decision is None or not now < self._answer_by or self._stamp() != self._decided_on:
-            return self._decide(now).limit
-        return self._decision.limit
+        if (
+            self.fresh
+            and now < self._answer_by
+            and (not self._reads_counts or (self._watched is not None and self._watched.counts == self._counts))
+        ):
+            return self._limit
+        return self._decide(now).limit
 
     def next_look(self, now: float) -> float:
         """When the limit may rise by itself: the decision expires, or samples leave the window."""
@@ -178,7 +171,9 @@ class Governor:
         return decision, signals, reading
 
     def _decide(self, now: float) -> Decision:
-        if now >= self._slice_end:
+        watched = self._watched
+        assert watched is not None
+        if now >= self.slice_end:
             self.roll(now)
         self.window.advance(now)
         ages = self._unfinished(now)
@@ -194,8 +189,10 @@ class Governor:
             self._failed_at = None
             # An age that has joined the quantile grows all the time, so such an answer is not kept.
             self._answer_by = now if ages else min(decision.valid_until, self.window.next_change(), self._next_join)
-        self._decided_on = self._stamp()
+        self.fresh = True
+        self._counts = watched.counts
         self._decision = decision
+        self._limit = decision.limit
         if before is not None and before.limit != decision.limit:
             self._on_change(before, decision)
         return decision
@@ -230,10 +227,10 @@ class Governor:
     def _caught_up(self, now: float) -> LimitPolicy:
         """The policy, or a copy of it that has been told what left the window since the last event."""
         replica = getattr(self.policy, "replica", None)
-        if now < self._slice_end or replica is None or self._slice_end == -math.inf:
+        if now < self.slice_end or replica is None or self.slice_end == -math.inf:
             return self.policy
         policy: LimitPolicy = replica()
-        boundary = self._slice_end
+        boundary = self.slice_end
         for _ in range(self.window.span):  # after as many slices the window is empty
             if boundary > now:
                 break
@@ -251,10 +248,6 @@ class Governor:
     def _limits(self) -> Limits:
         assert self._watched is not None
         return self._watched.limits
-
-    def _stamp(self) -> tuple[int, ...]:
-        assert self._watched is not None
-        return (self._events, *self._watched.counts) if self._reads_counts else (self._events,)
 
     def _measure(self, now: float) -> WindowReading:
         """The window with every unfinished call that has joined it. Changes nothing."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from llm_traffic_scheduler import TrafficScheduler
-from llm_traffic_scheduler.simulation.arms import Arm, Kind
+
+from .arms import Arm, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +122,17 @@ class Recorder:
         await self._arm.submit(kind, self._serve, kind, serve)
         self._calls.append(CallRecord(kind, arrived, self.now, tokens))
 
-    async def sample(self, *, every: float, until: float = math.inf, tick: Callable[[float], None] | None = None) -> None:
-        """Take a sample every so many seconds; `tick` hears the time of each."""
+    async def sample(
+        self, *, every: float, until: float = math.inf, tick: Callable[[float], None] = lambda time: None
+    ) -> None:
+        """Take a sample every so many seconds, the first after half of that; `tick` hears the time of each."""
+        # Traffic of round numbers comes and goes at round times; between them there is something to see.
         count = 0
-        while (time := count * every) <= until:
+        while (time := (count + 0.5) * every) <= max(until, every):
             await self.sleep_until(time)
             running = self._at_server
             self._samples.append(Sample(self.now, running["interactive"], running["batch"], self._steering()))
-            if tick:
-                tick(self.now)
+            tick(self.now)
             # A blocked loop skips samples instead of taking several at one instant.
             count = max(count, int(self.now / every)) + 1
 

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from llm_traffic_scheduler import TrafficScheduler
-from llm_traffic_scheduler.simulation.arms import OURS, Arm, FixedSplit, Kind, Unscheduled, opponents
-from llm_traffic_scheduler.simulation.batching_server import A100, BatchingServer, Engine
-from llm_traffic_scheduler.simulation.recording import ArmRun, Recorder
-from llm_traffic_scheduler.simulation.traces import CallLength, RecordedCall, TraceError
 from llm_traffic_scheduler.testing import run_virtual
+
+from .arms import OURS, Arm, FixedSplit, Kind, Unscheduled, opponents
+from .batching_server import A100, BatchingServer, Engine
+from .recording import ArmRun, Recorder
+from .traces import CallLength, RecordedCall, TraceError
 
 ARMS: Final = 6
 _SAMPLE_EVERY: Final = 0.25
-_SAMPLES: Final = 4000  # at most so many per arm; a picture has fewer columns
+_SAMPLES: Final = 2000  # at most so many per arm; a picture has fewer columns
 
 Progress = Callable[[float], None]
 """Hears how many seconds of simulated time have passed since it was last called."""

@@ -5,13 +5,14 @@ for another arm.
 """
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
-from llm_traffic_scheduler.simulation.recording import ArmRun, Latency
-from llm_traffic_scheduler.simulation.replay import Replay
-from llm_traffic_scheduler.simulation.scenarios import BATCH_MAX, BATCH_MIN, SLOTS, ScenarioRun
-from llm_traffic_scheduler.simulation.verdict import Criterion
+from .recording import ArmRun, Latency
+from .replay import Replay
+from .scenarios import BATCH_MAX, BATCH_MIN, SLOTS, ScenarioRun
+from .verdict import Criterion
 
 _WIDTH: Final = 100
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -23,8 +24,6 @@ _REPLAY_WIDTHS: Final = (30, 9, 9, 9, 10, 11, 10, 12)
 _EQUAL_FACTOR: Final = 1.25
 _EQUAL_SECONDS: Final = 0.02
 _CLEARLY_LESS: Final = 0.95
-_FEW_CALLS: Final = 25
-_SEVERAL_TIMES: Final = 4.0
 
 
 def scenario_text(run: ScenarioRun) -> str:
@@ -44,8 +43,9 @@ def scenario_text(run: ScenarioRun) -> str:
             _title(scenario.name),
             *_paragraph(f"{scenario.story[0].upper()}{scenario.story[1:]}. {setting}"),
             "",
-            *_table(("", "", "interactive latency", "", "batch", "most calls"), (), _SCENARIO_WIDTHS),
-            *_table(("", "P50", "P95", "P99", "done after", "at the server"), rows, _SCENARIO_WIDTHS),
+            _line(("", "interactive latency", "batch", "most calls"), (32, 30, 14, 16)),
+            _line(("", "P50", "P95", "P99", "done after", "at the server"), _SCENARIO_WIDTHS),
+            *(_line(row, _SCENARIO_WIDTHS) for row in rows),
             "",
             limit_line(run.ours, BATCH_MIN, BATCH_MAX),
             *(line for remark in scenario_remarks(run) for line in _paragraph(remark, "* ")),
@@ -81,12 +81,9 @@ def replay_text(result: Replay, source: str, batch_source: str) -> str:
             _title("Recorded traffic"),
             *(line for rule in rules for line in _paragraph(rule, "", hang=2)),
             "",
-            *_table(("", "", "interactive latency", "", "P95 over", "batch", "batch", "most calls"), (), _REPLAY_WIDTHS),
-            *_table(
-                ("", "P50", "P95", "P99", "no batch", "calls/min", "tokens/s", "at server"),
-                [_replay_row(result, arm) for arm in (result.alone, *result.arms)],
-                _REPLAY_WIDTHS,
-            ),
+            _line(("", "interactive latency", "P95 over", "batch", "batch", "most calls"), (30, 27, 10, 11, 10, 12)),
+            _line(("", "P50", "P95", "P99", "no batch", "calls/min", "tokens/s", "at server"), _REPLAY_WIDTHS),
+            *(_line(_replay_row(result, arm), _REPLAY_WIDTHS) for arm in (result.alone, *result.arms)),
             "",
             limit_line(result.ours, setup.batch_min, setup.batch_max),
             *(line for remark in replay_remarks(result) for line in _paragraph(remark, "* ")),
@@ -109,7 +106,7 @@ def limit_line(arm: ArmRun, low: int, high: int) -> str:
     limits = [limit for _, limit in arm.limits]
     columns = min(_SKETCH_COLUMNS, len(limits))
     bounds = [round(column * len(limits) / columns) for column in range(columns + 1)]
-    means = [sum(limits[a:b]) / (b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
+    means = [sum(limits[a:b]) / (b - a) for a, b in pairwise(bounds)]
     bars = "".join(_BLOCKS[round((mean - low) / max(1, high - low) * (len(_BLOCKS) - 1))] for mean in means)
     seconds = arm.limits[-1][0]
     span = f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
@@ -158,27 +155,17 @@ def replay_remarks(result: Replay) -> list[str]:
         f" {result.setup.max_concurrency}.",
         f"Against no scheduler: P95 is {p95 / alone:.1f} x in place of {unscheduled.interactive.p95 / alone:.1f} x"
         f" what it is without batch, and batch gets {share:.2f} x its tokens.",
-        f"The split in hindsight is the mean of this scheduler's limit, a number that nobody has beforehand. Told to a"
-        f" fixed split, it gives {_change(hindsight.interactive.p95, p95, 'higher', 'lower')} P95 and"
-        f" {_change(result.batch_rates(hindsight)[1], result.batch_rates(ours)[1], 'more', 'fewer')} batch tokens than"
-        " this scheduler.",
+        "The split in hindsight is the mean of this scheduler's limit, a number that nobody has beforehand. Beside this"
+        f" scheduler it has {_change(hindsight.interactive.p95, p95, 'higher', 'lower')} P95 and"
+        f" {_change(result.batch_rates(hindsight)[1], result.batch_rates(ours)[1], 'more', 'fewer')} batch tokens.",
     ]
-    if _overloaded(result.alone):
+    if result.alone.peak_at_server > result.setup.max_concurrency:
         remarks.append(
-            "The interactive calls alone are more than this server can do: their latency grows from the first to the"
-            " last. A lower --speed gives a fair picture."
+            f"Without any batch work up to {result.alone.peak_at_server:,} interactive calls are at the server at once,"
+            f" more than the cap of {result.setup.max_concurrency}: at times this traffic alone is too much for it. A"
+            " lower --speed gives a fairer picture."
         )
     return remarks
-
-
-def _overloaded(alone: ArmRun) -> bool:
-    """Whether latency without batch has no level: the last quarter of calls is several times slower than the first."""
-    calls = sorted(alone.calls, key=lambda call: call.arrived)
-    quarter = len(calls) // 4
-    if quarter < _FEW_CALLS:
-        return False
-    first, last = (Latency.of(call.latency for call in part).p50 for part in (calls[:quarter], calls[-quarter:]))
-    return last > _SEVERAL_TIMES * first
 
 
 def _by_speed(arms: Sequence[ArmRun]) -> tuple[list[ArmRun], list[ArmRun]]:
@@ -196,12 +183,9 @@ def _replay_row(result: Replay, arm: ArmRun) -> tuple[str, ...]:
     return arm.name, *quantiles, f"{multiple:.2f} x", f"{calls:,.1f}", f"{tokens:,.0f}", str(arm.peak_at_server)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        first, *others = zip(cells, widths, strict=True)
-        return f"{first[0]:<{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in others)
-
-    return [line(header), *(line(row) for row in rows)]
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    name, *others = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    return f"{name.strip():<{widths[0]}}{''.join(others)}"
 
 
 def _title(text: str) -> str:
@@ -229,4 +213,4 @@ def _with_p95(arms: Sequence[ArmRun]) -> str:
 
 def _change(value: float, reference: float, more: str, less: str) -> str:
     percent = round(100 * (value / reference - 1)) if reference else 0
-    return f"{abs(percent)} % {more if percent > 0 else less}" if percent else "no other"
+    return f"{abs(percent)} % {more if percent > 0 else less}" if percent else "the same"

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from llm_traffic_scheduler import TrafficScheduler
-from llm_traffic_scheduler.simulation.arms import OURS, Arm, Kind, opponents
-from llm_traffic_scheduler.simulation.recording import ArmRun, Recorder
-from llm_traffic_scheduler.simulation.slot_server import SlotServer
+
+from .arms import OURS, Arm, Kind, opponents
+from .recording import ArmRun, Recorder
+from .slot_server import SlotServer
 
 SLOTS: Final = 8
 BATCH_MAX: Final = 6
@@ -24,8 +25,8 @@ _SAMPLE_EVERY: Final = 0.05
 class Scenario:
     """Traffic of two kinds, and the thresholds that the scheduler gets for it.
 
-    All batch calls come at 0 s. Interactive calls come `gap` seconds apart from `first_at` on; with `one_after_another`,
-    each `gap` seconds after the one before has ended.
+    All batch calls come at 0 s. Interactive calls come `gap` seconds apart from `first_at` on; with
+    `one_after_another`, each `gap` seconds after the one before has ended.
     """
 
     name: str

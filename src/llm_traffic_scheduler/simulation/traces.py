@@ -10,6 +10,7 @@ do no harm.
 import csv
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -98,7 +99,7 @@ def read_trace(path: str | Path) -> tuple[RecordedCall, ...]:
     for row in rows:
         arrival = _arrival(rows, row, layout)
         if arrival < previous:
-            raise rows.error(f"arrivals must not go back in time: {row[layout.arrival]!r} is before the row above")
+            raise rows.error(f"arrivals must not go back in time: {row[layout.arrival][:40]!r} is before the row above")
         if not calls:
             first = arrival
         previous = arrival
@@ -137,7 +138,8 @@ class _Rows:
         for columns in choices:
             if set(columns) <= set(self._header):
                 return columns
-        found = f"unknown columns {', '.join(self._header)}" if self._header else "empty file"
+        names = textwrap.shorten(", ".join(self._header), 200)
+        found = f"unknown columns {names}" if self._header else "empty file"
         expected = " or ".join(", ".join(columns) for columns in choices)
         raise self.error(f"{found}: expected a header with {expected}")
 
@@ -155,8 +157,7 @@ class _Rows:
     def _read(self) -> Iterator[list[str]]:
         try:
             with self._path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.reader(file, strict=True)
-                for values in reader:
+                for values in (reader := csv.reader(file, strict=True)):
                     self._line = reader.line_num
                     yield values
         except OSError as error:
@@ -164,7 +165,7 @@ class _Rows:
         except UnicodeDecodeError as error:
             raise TraceError(f"{self._path}: not a text file in UTF-8") from error
         except csv.Error as error:
-            raise self.error(f"not CSV: {error}") from error
+            raise TraceError(f"{self._path}, row {self._line + 1}: not CSV: {error}") from error
 
 
 def _arrival(rows: _Rows, row: Mapping[str, str], layout: _Layout) -> float:
@@ -173,7 +174,7 @@ def _arrival(rows: _Rows, row: Mapping[str, str], layout: _Layout) -> float:
         return layout.clock(text)
     except (ValueError, OverflowError):
         expected = "a finite number of seconds" if layout.clock is _seconds else "a time such as 2023-11-16 18:15:46.68"
-        raise rows.error(f"{layout.arrival} must be {expected}, got {text!r}") from None
+        raise rows.error(f"{layout.arrival} must be {expected}, got {text[:40]!r}") from None
 
 
 def _length(rows: _Rows, row: Mapping[str, str], prompt: str, output: str) -> CallLength:
@@ -184,5 +185,5 @@ def _tokens(rows: _Rows, row: Mapping[str, str], column: str) -> int:
     digits = row[column].removesuffix(".0")  # data frames with a gap somewhere write whole numbers so
     # isdecimal alone lets through digits of other scripts, isascii alone a sign.
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 9):
-        raise rows.error(f"{column} must be a whole number from 0 to 999999999, got {row[column]!r}")
+        raise rows.error(f"{column} must be a whole number from 0 to 999999999, got {row[column][:40]!r}")
     return int(digits)

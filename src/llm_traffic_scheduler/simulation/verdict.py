@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llm_traffic_scheduler.simulation.scenarios import BATCH_MAX, SLOTS, ScenarioRun
+from .scenarios import BATCH_MAX, SLOTS, ScenarioRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def _yields_and_recovers(run: ScenarioRun) -> Criterion:
     end = max(begin + scenario.interactive_calls * scenario.gap, last)
     lowest = min((limit for time, limit in ours.limits if begin <= time <= end), default=BATCH_MAX)
     ended = Counter(math.floor(call.ended) for call in ours.of_kind("batch"))
-    slowest = min(ended[second] for second in range(math.floor(begin), math.ceil(end)))
+    slowest = min((ended[second] for second in range(math.ceil(begin), math.floor(end))), default=0)
     reopened = next((time for time, limit in ours.limits if time >= end and limit == BATCH_MAX), math.inf)
     # A limit seen below its range later than a window after the peak refutes; one seen back late, because the loop was
     # busy, does not.

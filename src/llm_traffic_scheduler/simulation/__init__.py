@@ -1,0 +1,50 @@
+"""What this scheduler does to traffic, shown in simulation: beside other arms, on the same calls.
+
+    traffic = paced(read_trace("monday.csv"), speed=0.5)
+    result = replay(traffic, builtin_lengths())
+    print(replay_text(result, "monday.csv", "built-in lengths"))
+
+Pictures are drawn by `llm_traffic_scheduler.simulation.plot`, which needs matplotlib:
+`pip install 'llm-traffic-scheduler[simulation]'`. The rest needs nothing.
+"""
+
+from .batching_server import A100, BatchingServer, Engine
+from .export import Json, replay_json, scenarios_json
+from .replay import ARMS, Replay, Setup, builtin_lengths, paced, replay
+from .report import plain, replay_text, scenario_text, verdict_text
+from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario, total_calls
+from .slot_server import SlotServer
+from .traces import CallLength, RecordedCall, TraceError, read_lengths, read_trace
+from .verdict import Criterion, judge
+
+__all__ = [
+    "A100",
+    "ARMS",
+    "SCENARIOS",
+    "BatchingServer",
+    "CallLength",
+    "Criterion",
+    "Engine",
+    "Json",
+    "RecordedCall",
+    "Replay",
+    "Scenario",
+    "ScenarioRun",
+    "Setup",
+    "SlotServer",
+    "TraceError",
+    "builtin_lengths",
+    "judge",
+    "paced",
+    "plain",
+    "read_lengths",
+    "read_trace",
+    "replay",
+    "replay_json",
+    "replay_text",
+    "run_scenario",
+    "scenario_text",
+    "scenarios_json",
+    "total_calls",
+    "verdict_text",
+]

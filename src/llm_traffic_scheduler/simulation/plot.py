@@ -1,0 +1,224 @@
+"""A run as one picture: over time on the left, the arms' latencies on the right.
+
+Floor: fourth. The only room that imports matplotlib; it loads when it is named.
+Colours: those of Okabe and Ito, which colour-blind readers can tell apart; an arm keeps its colour in every panel.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from .arms import OURS
+from .recording import ArmRun, CallRecord, Latency
+from .replay import Replay
+from .scenarios import BATCH_MAX, BATCH_MIN, ScenarioRun
+
+_INK: Final = "#333333"
+_BATCH: Final = "#9ecae1"
+_INTERACTIVE: Final = "#08306b"
+_BINS: Final = 120
+_MANY_SAMPLES: Final = 1000
+_MANY_CALLS: Final = 1000  # from here on the tail is worth a logarithmic axis
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    colour: str
+    width: float
+    dashes: str = "-"
+
+
+# Arms that do the same draw the same line: the wide one goes under, the dashed one over it.
+_STYLES: Final = (
+    ("no batch", _Style("#7f7f7f", 1.4, ":")),
+    ("no scheduler", _Style("#D55E00", 3.6)),
+    ("semaphore", _Style("#E69F00", 1.4, "--")),
+    ("priority", _Style("#009E73", 4.4)),
+    ("split chosen", _Style("#CC79A7", 1.6, "--")),
+    (OURS, _Style("#0072B2", 2.0)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    low: int
+    high: int
+    p95_threshold: float
+
+
+def draw_replay(result: Replay, path: str | Path) -> None:
+    """Write the picture of a replay; the suffix of `path` chooses the format."""
+    arms = (result.alone, *result.arms)
+    setup = result.setup
+    title = f"{len(result.traffic):,} recorded interactive calls beside an endless batch backlog, {setup.engine.name}"
+    figure, timeline, side = _canvas(f"{title} (simulated)", 2)
+    _draw_timeline(timeline, arms, _Limits(setup.batch_min, setup.batch_max, result.p95_threshold))
+    _draw_distribution(side[0], arms, result.p95_threshold)
+    side[0].set_title("how long interactive calls take", loc="left")
+    _draw_trade_off(side[1], [(arm, result.batch_rates(arm)[1]) for arm in arms])
+    _finish(figure, arms, path)
+
+
+def draw_scenarios(runs: Sequence[ScenarioRun], path: str | Path) -> None:
+    """Write the picture of the scenarios: over time the last one, distributions of all."""
+    figure, timeline, side = _canvas(f"{runs[-1].scenario.name}: {runs[-1].scenario.story}", len(runs))
+    last = runs[-1]
+    _draw_timeline(timeline, last.arms, _Limits(BATCH_MIN, BATCH_MAX, last.scenario.p95_threshold))
+    for axes, run in zip(side, runs, strict=True):
+        _draw_distribution(axes, run.arms, run.scenario.p95_threshold)
+        axes.set_title(run.scenario.name, loc="left")
+    _finish(figure, last.arms, path)
+
+
+def _canvas(title: str, side_panels: int) -> tuple[Figure, list[Axes], list[Axes]]:
+    figure = Figure(figsize=(15, 10), layout="constrained")
+    figure.suptitle(title, fontsize=14, x=0.01, ha="left", color=_INK)
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.7, 1), wspace=0.03)[0]
+    timeline = list(left.subplots(4, 1, sharex=True, height_ratios=(1.6, 1, 1, 1)))
+    side = list(right.subplots(side_panels, 1, squeeze=False)[:, 0])
+    for axes in (*timeline, *side):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+    return figure, timeline, side
+
+
+def _draw_timeline(panels: Sequence[Axes], arms: Sequence[ArmRun], limits: _Limits) -> None:
+    latency, running, limit, pressure = panels
+    ours = arms[-1]
+    end = max(sample.time for sample in ours.samples)
+    unit, unit_name = _time_unit(end)
+    for arm in arms:
+        style = _style(arm)
+        times, values = _p95_over_time(arm.of_kind("interactive"), end)
+        latency.plot([time / unit for time in times], values, color=style.colour, lw=style.width, ls=style.dashes)
+    _threshold(latency.axhline, limits.p95_threshold)
+    latency.set_yscale("log")
+    _label_seconds(latency.yaxis, *latency.get_ylim())
+    latency.set_ylabel("P95 by time of arrival")
+    latency.set_title("interactive latency", loc="left")
+    _draw_running(running, ours, unit)
+    steered = [(sample.time / unit, sample.steering) for sample in ours.samples if sample.steering]
+    times = [time for time, _ in steered]
+    _trace_and_mean(limit, times, [steering.batch_limit for _, steering in steered], _style(ours).colour)
+    limit.set_ylim(0, limits.high * 1.08)
+    limit.set_title(f"batch limit, {limits.low} to {limits.high}", loc="left")
+    limit.set_ylabel("calls")
+    _trace_and_mean(pressure, times, [steering.pressure for _, steering in steered], _style(ours).colour)
+    _threshold(pressure.axhline, 1)
+    pressure.set_ylim(bottom=0)
+    pressure.set_title("pressure: 1 is at the threshold", loc="left")
+    pressure.set_ylabel("pressure")
+    pressure.set_xlabel(f"time ({unit_name})")
+    pressure.set_xlim(0, end / unit)
+
+
+def _draw_running(axes: Axes, arm: ArmRun, unit: float) -> None:
+    times = [sample.time / unit for sample in arm.samples]
+    batch = [float(sample.batch) for sample in arm.samples]
+    interactive = [float(sample.interactive) for sample in arm.samples]
+    if len(times) > _MANY_SAMPLES:
+        (times, batch), (_, interactive) = _means(times, batch), _means(times, interactive)
+    colours, labels = (_BATCH, _INTERACTIVE), ("batch", "interactive")
+    axes.stackplot(times, batch, interactive, colors=colours, labels=labels, step="mid", linewidth=0)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.1)
+    axes.set_title(f"calls at the server, {arm.name}", loc="left")
+    axes.set_ylabel("calls")
+
+
+def _trace_and_mean(axes: Axes, times: Sequence[float], values: Sequence[float], colour: str) -> None:
+    """Few samples as they are; many as a pale trace with their mean over it."""
+    many = len(times) > _MANY_SAMPLES
+    axes.step(times, values, where="mid", color=colour, lw=0.8 if many else 1.6, alpha=0.35 if many else 1)
+    if many:
+        axes.plot(*_means(times, values), color=colour, lw=1.6)
+
+
+def _means(times: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Means of `_BINS` equal parts of the samples."""
+    bounds = [round(part * len(times) / _BINS) for part in range(_BINS + 1)]
+    parts = [slice(low, high) for low, high in pairwise(bounds)]
+    return [fmean(times[part]) for part in parts], [fmean(values[part]) for part in parts]
+
+
+def _draw_distribution(axes: Axes, arms: Sequence[ArmRun], p95_threshold: float) -> None:
+    """The share of interactive calls that take longer, over the time they take."""
+    count = 1
+    for arm in arms:
+        latencies = sorted(call.latency for call in arm.of_kind("interactive"))
+        count = max(count, len(latencies))
+        longer = [100 * (1 - rank / len(latencies)) for rank in range(len(latencies) + 1)]
+        steps, style = [*latencies, *latencies[-1:]], _style(arm)
+        axes.step(steps, longer, where="pre", color=style.colour, lw=style.width, ls=style.dashes)
+    _threshold(axes.axvline, p95_threshold)
+    axes.set_xscale("log")
+    _label_seconds(axes.xaxis, *axes.get_xlim())
+    if count >= _MANY_CALLS:
+        axes.set_yscale("log")
+        axes.set_ylim(max(100 / count, 0.1), 130)
+        axes.axhline(5, color=_INK, lw=0.8, ls=(0, (1, 2)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    axes.set_xlabel("end-to-end latency")
+    axes.set_ylabel("calls that take longer")
+
+
+def _draw_trade_off(axes: Axes, rates: Iterable[tuple[ArmRun, float]]) -> None:
+    for arm, tokens in rates:
+        axes.scatter(arm.interactive.p95, tokens, s=120, color=_style(arm).colour, zorder=3, edgecolor="white")
+    axes.set_xscale("log")
+    axes.margins(x=0.1, y=0.08)
+    _label_seconds(axes.xaxis, *axes.get_xlim())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_xlabel("interactive P95")
+    axes.set_ylabel("batch tokens per second")
+    axes.set_title("what it costs: further left and higher is better", loc="left")
+
+
+def _finish(figure: Figure, arms: Sequence[ArmRun], path: str | Path) -> None:
+    handles = [Line2D([], [], color=(s := _style(arm)).colour, lw=s.width, ls=s.dashes, label=arm.name) for arm in arms]
+    handles.append(Line2D([], [], color=_INK, lw=1, ls=(0, (4, 3)), label="threshold"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def _threshold(line: Callable[..., object], value: float) -> None:
+    line(value, color=_INK, lw=1, ls=(0, (4, 3)))
+
+
+def _label_seconds(axis: Axis, low: float, high: float) -> None:
+    """Labels on powers of ten, and between them where the axis spans few."""
+    factor = high / low
+    axis.set_major_locator(
+        LogLocator(subs=(1.0, 2.0, 5.0) if factor < 100 else (1.0, 3.0) if factor < 1000 else (1.0,))
+    )
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g} s" if value >= 1 else f"{value * 1e3:g} ms"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _style(arm: ArmRun) -> _Style:
+    return next(style for prefix, style in _STYLES if arm.name.startswith(prefix))
+
+
+def _p95_over_time(calls: Iterable[CallRecord], end: float) -> tuple[list[float], list[float]]:
+    """Mean arrival and P95 of each stretch of time in which interactive calls came."""
+    bins: list[list[CallRecord]] = [[] for _ in range(_BINS)]
+    for call in calls:
+        bins[min(_BINS - 1, int(call.arrived / end * _BINS))].append(call)
+    filled = [part for part in bins if part]
+    times = [fmean(call.arrived for call in part) for part in filled]
+    return times, [Latency.of(call.latency for call in part).p95 for part in filled]
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    if seconds > 5 * 3600:
+        return 3600.0, "hours"
+    return (60.0, "minutes") if seconds > 300 else (1.0, "seconds")
