@@ -99,27 +99,18 @@ class Dispatcher:
                 self._enter_slice(now)
             governor.fresh = False
             governor.window.arrived(now)
-        if not admission.offer(call):
-            self._let_wait(call, now)
-        elif self.attentive or admission.batch_queue.heap:  # the arrival may have moved the limit
-            self._tell_started(call)
-            self.settle(now)
-
-    def _let_wait(self, call: Call, now: float) -> None:
-        admission = self.admission
-        bound = admission.bound(call.interactive)
-        queue = admission.interactive_queue if call.interactive else admission.batch_queue
-        if bound is not None and len(queue) >= bound:
-            raise self._turned_away(call, Verdict.FULL, now)
-        if call.deadline <= now:
-            raise self._turned_away(call, Verdict.TIMEOUT, now)
-        assert self.loop is not None
-        call.waiter = self.loop.create_future()
-        admission.enqueue(call, now)
-        if self._listeners.callbacks:
-            self._listeners.emit(CallQueued(now, call.kind, call.label, len(queue)))
-        if self.attentive or admission.timed:
-            self.settle(now)
+        state = admission.offer(call)
+        if state == RUNNING:
+            if self.attentive or admission.batch_queue.size:  # the arrival may have moved the limit
+                self._tell_started(call)
+                self.settle(now)
+        elif state == QUEUED:
+            call.waiter = self.loop.create_future()  # type: ignore[union-attr]
+            if self.attentive or admission.timed:
+                self._tell_queued(call)
+                self.settle(now)
+        else:
+            raise self._turned_away(call, now)
 
     def quit(self, call: Call, error: BaseException) -> None:
         """The caller of a waiting call has left with `error`: out of the queue, or the slot it just got goes on."""
@@ -154,15 +145,36 @@ class Dispatcher:
 
     def finish(self, call: Call, outcome: Outcome) -> None:
         """Take the slot back, exactly once, and hand it on."""
+        if call.token is not None:
+            try:
+                active.reset(call.token)
+            except ValueError:
+                pass  # a slot() block left in another context; where it was entered, the call shows as gone
+            call.token = None  # it holds the context
+        if call.state != RUNNING or self.abandoned:
+            return
+        now = self.clock()
+        admission = self.admission
+        if call.observed:
+            self._observe(call, outcome, now)
+        if call.extras is not None or self.attentive:
+            self._conclude(call, outcome, now)
+        call.task = None  # task -> exception -> traceback -> frame -> call would be a cycle
+        admission.release(call)
+        tally = self._interactive_tally if call.interactive else self._batch_tally
+        if outcome == "completed":
+            tally.completed += 1
+        else:
+            tally.count(outcome)
+        if admission.interactive_queue.size or admission.batch_queue.size or self.attentive:
+            self.settle(now)
+
+    def _conclude(self, call: Call, outcome: Outcome, now: float) -> None:
+        call.settle_cancels()
+        if self._listeners.callbacks:
+            self._listeners.emit(_finished(call, outcome, now))
         if call.extras is not None:
-            call.settle_cancels()
-        try:
-            active.reset(call.token)  # type: ignore[arg-type]
-        except ValueError:
-            pass  # a slot() block left in another context; where it was entered, the call shows as gone
-        call.token = None  # it holds the context
-        if call.state == RUNNING and not self.abandoned:
-            self._release(call, outcome)
+            call.extras.clear()
 
     def fail(self, call: Call, error: BaseException) -> bool:
         """Take the slot back from a call that ended with `error`; True if our own cancel decides what the caller sees.
@@ -189,7 +201,8 @@ class Dispatcher:
             self._leave_unstarted(call, now)
             self.settle(now)
         elif call.state == RUNNING:
-            self._release(call, "cancelled")
+            call.token = None  # of another context, if this is the garbage collector's doing
+            self.finish(call, "cancelled")
 
     def post_reap(self, call: Call) -> None:
         """`reap` from the loop's next pass, from any thread."""
@@ -197,23 +210,6 @@ class Dispatcher:
         # A closed loop refuses; then the scheduler counts the call as cancelled when it moves to the next one.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.reap, call)
-
-    def _release(self, call: Call, outcome: Outcome) -> None:
-        now = self.clock()
-        admission = self.admission
-        if call.observed:
-            self._observe(call, outcome, now)
-        admission.release(call)
-        (self._interactive_tally if call.interactive else self._batch_tally).count(outcome)
-        if self._listeners.callbacks:
-            self._listeners.emit(_finished(call, outcome, now))
-        call.task = None  # task -> exception -> traceback -> frame -> call would be a cycle
-        if call.extras is not None:
-            call.extras.slot = None  # so would slot -> call -> slot
-            if call.extras.run_timer is not None:
-                call.extras.run_timer.cancel()
-        if self.attentive or admission.interactive_queue.heap or admission.batch_queue.heap:
-            self.settle(now)
 
     def _observe(self, call: Call, outcome: Outcome, now: float) -> None:
         governor = self.governor
@@ -248,8 +244,7 @@ class Dispatcher:
         cancelled in this same pass and has not noticed yet passes it on here.
         """
         admission = self.admission
-        timed = admission.timed
-        if timed:
+        if admission.timed:
             for call in admission.expire(now):
                 self._refuse(call, Verdict.TIMEOUT, now)
         started: Sequence[Call] = admission.fill(now)
@@ -263,12 +258,19 @@ class Dispatcher:
                     self._leave_unstarted(call, now)
                 else:
                     waiter.set_result(None)  # type: ignore[union-attr]
-                    self._tell_started(call)
+                    if self.attentive:
+                        self._tell_started(call)
             started = admission.fill(now) if passed_on else ()
-        if timed or self._timer is not None:
+        if admission.timed or self._timer is not None:
             self._arm(now)
         if self.attentive:
             self._attend()
+
+    def _tell_queued(self, call: Call) -> None:
+        if self._listeners.callbacks:
+            _, interactive_queued, _, batch_queued = self.admission.counts
+            queued = interactive_queued if call.interactive else batch_queued
+            self._listeners.emit(CallQueued(call.queued_at, call.kind, call.label, queued))
 
     def _tell_started(self, call: Call) -> None:
         if self._listeners.callbacks:
@@ -362,17 +364,24 @@ class Dispatcher:
         self._count_rejected(call, verdict, now)
         waiter.set_result(verdict)
 
-    def _turned_away(self, call: Call, verdict: Verdict, now: float) -> Rejected:
-        call.state = GONE
+    def _turned_away(self, call: Call, now: float) -> Rejected:
         call.started_at = now
+        verdict = Verdict.TIMEOUT if call.deadline <= now and not self._full(call) else Verdict.FULL
         self._count_rejected(call, verdict, now)
         self.settle(now)
         return self.refusal(call, verdict)
+
+    def _full(self, call: Call) -> bool:
+        bound = self.admission.bound(call.interactive)
+        queue = self.admission.interactive_queue if call.interactive else self.admission.batch_queue
+        return bound is not None and len(queue) >= bound
 
     def _count_rejected(self, call: Call, verdict: Verdict, now: float) -> None:
         self._tallies[call.kind].rejected += 1
         if verdict is Verdict.TIMEOUT and call.observed:
             self.governor.failed(now, max(0.0, now - call.submitted))
+        elif call.observed:
+            self.governor.window.trim(now)
         if self._listeners.callbacks:
             waited = max(0.0, now - call.submitted)
             self._listeners.emit(CallRejected(now, call.kind, call.label, _REASONS[verdict], waited))

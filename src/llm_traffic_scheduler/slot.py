@@ -60,6 +60,13 @@ class Extras:
         self.verdict: Verdict | None = None
         self.slot: Slot | None = None
 
+    def clear(self) -> None:
+        """The call has ended."""
+        self.slot = None  # slot -> call -> slot would be a cycle
+        if self.run_timer is not None:
+            self.run_timer.cancel()
+            self.run_timer = None
+
 
 class Call:
     """One submitted call: what admission keeps of it, and what the shell needs to wake, run and end it.
@@ -92,7 +99,6 @@ class Call:
     started_at: float
     # Set when the call begins to run.
     base: int
-    token: Token[Call | None] | None
 
     def __init__(
         self,
@@ -113,6 +119,7 @@ class Call:
         self.extras = extras
         self.waiter: asyncio.Future[Verdict | None] | None = None
         self.task: asyncio.Task[object] | None = None
+        self.token: Token[Call | None] | None = None
 
     @property
     def kind(self) -> str:

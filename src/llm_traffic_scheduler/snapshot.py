@@ -126,10 +126,7 @@ class Tally:
 
     def count(self, outcome: Outcome) -> None:
         """One call more has ended like this."""
-        if outcome == "completed":
-            self.completed += 1
-        else:
-            setattr(self, outcome, getattr(self, outcome) + 1)
+        setattr(self, outcome, getattr(self, outcome) + 1)
 
     @property
     def ended(self) -> int:

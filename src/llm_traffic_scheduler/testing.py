@@ -114,6 +114,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._clock.count_cancelled()
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
+        """Run `func` in a thread; until it has ended, or its future is cancelled, the clock is real."""
         job = super().run_in_executor(executor, func, *args)
         self._clock.outside_began()
         job.add_done_callback(self._clock.outside_ended)

@@ -23,6 +23,8 @@ QUEUED: Final = 0
 RUNNING: Final = 1
 GONE: Final = 2
 
+_NEVER: Final = math.inf
+
 
 class Admissible(Protocol):
     """What admission reads of a call (the first block) and writes into it (the second)."""
@@ -79,12 +81,15 @@ class Admission(Generic[CallT]):
 
     __slots__ = (
         "_batch_ceiling",
+        "_batch_order",
+        "_cap",
         "_deadlines",
+        "_floor",
         "_interactive_ceiling",
+        "_interactive_order",
         "_last_batch_start",
         "_limiter",
         "_number",
-        "_orders",
         "_waiting_since",
         "batch_queue",
         "batch_running",
@@ -92,6 +97,7 @@ class Admission(Generic[CallT]):
         "interactive_running",
         "limits",
         "paused",
+        "timed",
     )
 
     def __init__(self, limits: Limits, limiter: BatchLimit) -> None:
@@ -101,8 +107,11 @@ class Admission(Generic[CallT]):
         self.interactive_running: dict[CallT, None] = {}
         self.batch_running: dict[CallT, None] = {}
         self.paused: frozenset[str] = frozenset()
+        # Time alone may change who runs or waits: somebody has a deadline, or batch work waits although a slot is free.
+        self.timed = False
         self._limiter = limiter
-        self._orders: dict[bool, ArrivalOrder[CallT]] = {True: ArrivalOrder(), False: ArrivalOrder()}
+        self._interactive_order: ArrivalOrder[CallT] = ArrivalOrder()
+        self._batch_order: ArrivalOrder[CallT] = ArrivalOrder()
         self._deadlines: PriorityQueue[CallT] = PriorityQueue()
         self._number = 0
         self._waiting_since = self._last_batch_start = -math.inf
@@ -110,52 +119,58 @@ class Admission(Generic[CallT]):
 
     # What happens
 
-    def offer(self, call: CallT) -> bool:
-        """True: the call runs from now on. False: it has to wait; `enqueue` it or turn it away."""
+    def offer(self, call: CallT) -> int:
+        """RUNNING: it runs from now on. QUEUED: it waits. GONE: its queue is full, or it may not wait at all."""
         self._number += 1
         call.number = self._number
         running = len(self.interactive_running) + len(self.batch_running)
         if call.interactive:
-            if running >= self._interactive_ceiling or self.interactive_queue.heap:
-                return False
+            if running >= self._interactive_ceiling or self.interactive_queue.size:
+                bound = self.limits.max_queued_interactive
+                return self._enqueue(call, self.interactive_queue, self._interactive_order, bound)
             self.interactive_running[call] = None
         else:
-            if (
-                running >= self.limits.max_concurrency
-                or self.batch_queue.heap
-                or not self._batch_allowed(call.submitted)
-            ):
-                return False
+            if running >= self._cap or self.batch_queue.size or not self._batch_allowed(call.submitted):
+                if running < self._cap:
+                    self.timed = True
+                bound = self.limits.max_queued_batch
+                return self._enqueue(call, self.batch_queue, self._batch_order, bound)
             self.batch_running[call] = None
             self._last_batch_start = call.submitted
         call.state = RUNNING
         call.started_at = call.submitted
-        return True
+        return RUNNING
+
+    def _enqueue(self, call: CallT, queue: PriorityQueue[CallT], order: ArrivalOrder[CallT], bound: int | None) -> int:
+        now = call.queued_at = call.submitted
+        if (bound is not None and queue.size >= bound) or call.deadline <= now:
+            call.state = GONE
+            return GONE
+        if not call.interactive and not queue.size:
+            self._waiting_since = now
+        queue.push(call, call.priority, call.number)
+        order.append(call)
+        if not call.number % SWEEP_EVERY:
+            order.sweep(queue.size)
+        if call.deadline != _NEVER:
+            self._deadlines.push(call, call.deadline, call.number)
+            self.timed = True
+        call.state = QUEUED
+        return QUEUED
 
     def bound(self, interactive: bool) -> int | None:
         """How many calls of the kind may wait, None for any number."""
         return self.limits.max_queued_interactive if interactive else self.limits.max_queued_batch
 
-    def enqueue(self, call: CallT, now: float) -> None:
-        """Let a call wait that `offer` did not start."""
-        queue = self.interactive_queue if call.interactive else self.batch_queue
-        if not call.interactive and not queue.heap:
-            self._waiting_since = now
-        call.state = QUEUED
-        call.queued_at = now
-        queue.push(call, call.priority, call.number)
-        order = self._orders[call.interactive]
-        order.append(call)
-        if not call.number % SWEEP_EVERY:
-            order.sweep(len(queue))
-        if call.deadline < math.inf:
-            self._deadlines.push(call, call.deadline, call.number)
-
     def withdraw(self, call: CallT) -> None:
         """Take out a call that waits; it will not run."""
-        (self.interactive_queue if call.interactive else self.batch_queue).discard(call.number)
-        self._left_queue(call)
+        queue = self.interactive_queue if call.interactive else self.batch_queue
+        queue.discard(call.number)
+        if call.deadline != _NEVER:
+            self._deadlines.discard(call.number)
         call.state = GONE
+        if not queue.size:
+            self._order(call.interactive).clear()
 
     def release(self, call: CallT) -> None:
         """Take back the slot of a call that runs."""
@@ -173,30 +188,39 @@ class Admission(Generic[CallT]):
     def fill(self, now: float) -> list[CallT]:
         """Start every waiting call that may run, in order, and return them. Call `expire` first."""
         started: list[CallT] = []
-        cap, interactive_queue, batch_queue = self.limits.max_concurrency, self.interactive_queue, self.batch_queue
-        while (running := len(self.interactive_running) + len(self.batch_running)) < cap:
+        interactive_queue, batch_queue, cap = self.interactive_queue, self.batch_queue, self._cap
+        running = len(self.interactive_running) + len(self.batch_running)
+        held_back = False
+        while running < cap:
             if (
-                interactive_queue.heap
-                and running < self._interactive_ceiling
+                interactive_queue.size
+                and self._interactive_ceiling
                 and not (self._batch_starves(now) and self._batch_allowed(now))
             ):
-                call = interactive_queue.pop()
+                call, order = interactive_queue.pop(), self._interactive_order
                 self.interactive_running[call] = None
-            elif batch_queue.heap and self._batch_allowed(now):
-                call = batch_queue.pop()
+            elif batch_queue.size and self._batch_allowed(now):
+                call, order = batch_queue.pop(), self._batch_order
                 self.batch_running[call] = None
                 self._last_batch_start = now
             else:
+                held_back = batch_queue.size > 0 and self._batch_ceiling > len(self.batch_running)
                 break
+            running += 1
             call.state = RUNNING
             call.started_at = now
-            self._left_queue(call)
+            if order[0] is call:
+                order.popleft()
+            if call.deadline != _NEVER:
+                self._deadlines.discard(call.number)
             started.append(call)
+        self.timed = held_back or self._deadlines.size > 0
         return started
 
     def set_limits(self, limits: Limits) -> None:
         """New bounds; what runs goes on."""
         self.limits = limits
+        self._cap, self._floor = limits.max_concurrency, limits.batch_min
         self._interactive_ceiling = 0 if "interactive" in self.paused else limits.max_concurrency
         self._batch_ceiling = 0 if "batch" in self.paused else limits.batch_max
 
@@ -215,23 +239,10 @@ class Admission(Generic[CallT]):
         return len(self.interactive_running) + len(self.batch_running)
 
     @property
-    def someone_waits(self) -> bool:
-        """At least one call is queued."""
-        return bool(self.interactive_queue.heap or self.batch_queue.heap)
-
-    @property
-    def timed(self) -> bool:
-        """Time alone may change who runs or waits: a queued call has a deadline, or only the batch limit holds one back."""
-        return bool(
-            self._deadlines.heap
-            or (self.batch_queue.heap and len(self.interactive_running) + len(self.batch_running) < self.limits.max_concurrency)
-        )
-
-    @property
     def idle(self) -> bool:
         """Nothing runs and nothing waits."""
         return not (
-            self.interactive_running or self.batch_running or self.interactive_queue.heap or self.batch_queue.heap
+            self.interactive_running or self.batch_running or self.interactive_queue.size or self.batch_queue.size
         )
 
     @property
@@ -249,25 +260,21 @@ class Admission(Generic[CallT]):
 
         Only a queue deadline, or a batch limit that rises by itself while a slot is free, can change who may run.
         """
-        first = self._deadlines.peek() if self._deadlines.heap else None
+        first = self._deadlines.peek() if self._deadlines.size else None
         due = math.inf if first is None else first.deadline
-        if (
-            self.batch_queue.heap
-            and self.running < self.limits.max_concurrency
-            and len(self.batch_running) < self._batch_ceiling
-        ):
+        if self.batch_queue.size and self.running < self._cap and len(self.batch_running) < self._batch_ceiling:
             due = min(due, self._limiter.next_look(now))
         return due
 
     def oldest_wait(self, interactive: bool, now: float) -> float:
         """Seconds that the call of this kind that has waited longest has waited; 0.0 if none waits."""
-        oldest = self._orders[interactive].oldest()
+        oldest = self._order(interactive).oldest()
         return 0.0 if oldest is None else max(0.0, now - oldest.queued_at)
 
     def oldest_unfinished(self, now: float) -> float:
         """Age of the oldest observed interactive call that has not ended; 0.0 if there is none."""
         submitted = [call.submitted for call in list(self.interactive_running) if call.observed]
-        queued = next((call.submitted for call in self._orders[True].live() if call.observed), now)
+        queued = next((call.submitted for call in self._interactive_order.live() if call.observed), now)
         return max(0.0, now - min(submitted, default=now), now - queued)
 
     def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
@@ -283,7 +290,7 @@ class Admission(Generic[CallT]):
                     ages.append(now - call.submitted)
                 else:
                     next_submitted = min(next_submitted, call.submitted)
-        for call in self._orders[True].live():
+        for call in self._interactive_order.live():
             if call.observed:
                 if not now - call.submitted > older_than:
                     next_submitted = min(next_submitted, call.submitted)
@@ -301,30 +308,30 @@ class Admission(Generic[CallT]):
 
     # How it is decided
 
+    def _order(self, interactive: bool) -> ArrivalOrder[CallT]:
+        return self._interactive_order if interactive else self._batch_order
+
     def _batch_allowed(self, now: float) -> bool:
         running = len(self.batch_running)
         # Below the floor no policy has a say, so none is asked.
-        return running < self._batch_ceiling and (running < self.limits.batch_min or running < self._limiter.limit(now))
+        return running < self._batch_ceiling and (running < self._floor or running < self._limiter.limit(now))
 
     def _batch_starves(self, now: float) -> bool:
         timeout = self.limits.starvation_timeout
         return (
             timeout is not None
-            and bool(self.batch_queue.heap)
+            and bool(self.batch_queue.size)
             and len(self.batch_running) < self.limits.batch_min
             and now - max(self._last_batch_start, self._waiting_since) >= timeout
         )
-
-    def _left_queue(self, call: CallT) -> None:
-        if call.deadline < math.inf:
-            self._deadlines.discard(call.number)
-        if not (self.interactive_queue if call.interactive else self.batch_queue).heap:
-            self._orders[call.interactive].clear()
 
     def check(self) -> None:
         """Assert every invariant but work conservation, which needs `now`; for tests."""
         for queue in (self.interactive_queue, self.batch_queue, self._deadlines):
             queue.check()
+        assert self.timed or not self._deadlines
+        held_back = self.batch_queue and self.running < self._cap and len(self.batch_running) < self._batch_ceiling
+        assert self.timed or not held_back
         assert len(self.batch_running) <= max(self.limits.batch_max, self.running)
         assert all(call.state == RUNNING and call.interactive for call in self.interactive_running)
         assert all(call.state == RUNNING and not call.interactive for call in self.batch_running)
@@ -332,8 +339,8 @@ class Admission(Generic[CallT]):
         assert all(call.state == QUEUED for call in waiting)
         assert len(self._deadlines) == sum(call.deadline < math.inf for call in waiting)
         for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
-            assert set(self._orders[interactive].live()) == set(queue)
-            assert len(self._orders[interactive]) <= 2 * len(queue) + SWEEP_EVERY
+            assert set(self._order(interactive).live()) == set(queue)
+            assert len(self._order(interactive)) <= 2 * len(queue) + SWEEP_EVERY
 
     def check_conserving(self, now: float) -> None:
         """Assert that no call that may run is waiting; for tests, after `expire` and `fill`."""

@@ -9,7 +9,7 @@ keeps a call cheap: an append costs a tenth of what finding slice and bucket one
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from .readings import TrafficSnapshot, WindowReading
@@ -31,6 +31,10 @@ class SlidingWindowMetrics:
     remain, the P95 for policies keeps the value it had, until a success comes or no failure is
     left: a backend that fails everything at once must not look like one at ease.
 
+    Attributes:
+        arrived: `arrived(now)` notes that a call was submitted. It is the append of the list
+            itself, for a call pays for every frame; who lets calls arrive that never end calls `trim`.
+
     Complexity: `arrived`, `completed` and `failed` amortised O(1); `read` O(1), plus O(log n) for n
     unfinished calls and, from a thread that did not `advance` first, a fold of what is pending.
     Memory is bounded whatever the traffic.
@@ -38,12 +42,12 @@ class SlidingWindowMetrics:
     """
 
     __slots__ = (
-        "_arrivals",
         "_failed_at",
         "_finished_at",
         "_latencies",
         "_lower_bounds",
         "_seen",
+        "arrived",
         "length",
         "slice_length",
         "span",
@@ -64,13 +68,6 @@ class SlidingWindowMetrics:
             f" failures in {window.grid.length:g} s; {len(pending.arrivals) + len(pending.latencies)} not folded yet>"
         )
 
-    def arrived(self, now: float) -> None:
-        """A call was submitted."""
-        arrivals = self._arrivals
-        arrivals.append(now)
-        if len(arrivals) >= _FOLD_AT:
-            self.advance(now)
-
     def completed(self, now: float, latency: float) -> None:
         """A call succeeded, `latency` seconds after its submit."""
         self._finished_at.append(now)
@@ -84,6 +81,11 @@ class SlidingWindowMetrics:
         self._failed_at.append(now)
         self._lower_bounds.append(latency if counts else None)
         if len(self._failed_at) >= _FOLD_AT:
+            self.advance(now)
+
+    def trim(self, now: float) -> None:
+        """Fold if much is pending."""
+        if len(self._seen[1].arrivals) >= _FOLD_AT:
             self.advance(now)
 
     def advance(self, now: float) -> None:
@@ -135,16 +137,14 @@ class SlidingWindowMetrics:
         """Assert every invariant; for tests."""
         window, pending = self._seen
         window.check()
-        assert len(pending.arrivals) < _FOLD_AT
         assert len(pending.finished_at) == len(pending.latencies) < _FOLD_AT
         assert len(pending.failed_at) == len(pending.lower_bounds) < _FOLD_AT
-        assert pending.arrivals is self._arrivals
         assert pending.latencies is self._latencies
 
     def _publish(self, window: Window, pending: Pending) -> None:
         # The pair is replaced in one assignment: a reader gets a window and what is not folded into
         # it yet, never the samples twice or not at all.
         self._seen = window, pending
-        self._arrivals = pending.arrivals
+        self.arrived: Callable[[float], None] = pending.arrivals.append
         self._finished_at, self._latencies = pending.finished_at, pending.latencies
         self._failed_at, self._lower_bounds = pending.failed_at, pending.lower_bounds

@@ -1,13 +1,16 @@
 """Which waiting item is next, and how one leaves early without a search.
 
 Floor: ground. No clock, no asyncio, no I/O.
-Algorithm: a binary heap of `(priority, number, item)`; what is discarded stays in the heap as a
-dead number until it surfaces or the dead would outnumber the living (the "lazy deletion" of the
-heapq documentation, with a bound on the garbage that the documentation leaves out).
+Algorithm: a binary heap of `(priority, number, item)`, and beside it a sorted run: what comes in
+order, as nearly everything does where most calls have one priority, is appended to the run and
+taken from its front, both in one step; only what comes out of order pays for the heap. What is
+discarded stays as a dead number until it surfaces or the dead would outnumber the living (the
+"lazy deletion" of the heapq documentation, with a bound on the garbage it leaves out).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
@@ -23,55 +26,65 @@ class PriorityQueue(Generic[ItemT]):
     The caller numbers the items: an item that was popped and comes back with its old number is
     back in its old place. No two items in the queue may share a number; items are never compared.
 
-    Complexity: `push` and `pop` O(log n); `discard` O(1) amortised; `peek` O(1), or O(log n) per
-    dead item that surfaces, once each; `len` O(1); iteration O(n); `ordered` O(n log n); a `push`
-    under a number discarded a moment ago O(n). Dead items never outnumber live ones, so memory
-    follows the live ones, also while the queue drains.
-    `heap` is for a caller in a hurry: it is empty exactly when the queue is.
+    Attributes:
+        size: how many items are in it; to be read only.
+
+    Complexity: `push` and `pop` O(1) for what comes in order, O(log n) for the rest; `discard` O(1)
+    amortised; `peek` the same as `pop` for each dead item that surfaces, once each; iteration O(n);
+    `ordered` O(n log n); a `push` under a number discarded a moment ago O(n). Dead items never
+    outnumber live ones, so memory follows the live ones, also while the queue drains.
     Cancellation: not applicable; nothing here waits.
     Threads: one thread owns the queue, `peek` included, which tidies up; iteration and `ordered`
     work on a copy and are safe from any.
     """
 
-    __slots__ = ("_dead", "_shed", "heap")
+    __slots__ = ("_dead", "_heap", "_run", "_shed", "size")
 
     def __init__(self) -> None:
-        self.heap: list[tuple[float, int, ItemT]] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Take out everything."""
+        self.size = 0
+        self._run: deque[tuple[float, int, ItemT]] = deque()
+        self._heap: list[tuple[float, int, ItemT]] = []
         self._dead: set[int] = set()
         self._shed = 0  # dead numbers that surfaced since the set was last rebuilt
 
     def push(self, item: ItemT, priority: float, number: int) -> None:
         """Put `item` in its place; a lower priority, then a lower number, leaves earlier."""
         if self._dead and number in self._dead:
-            # The entry that died under this number is still in the heap: the new one would be taken for it.
+            # The entry that died under this number is still here: the new one would be taken for it.
             self._compact()
-        heappush(self.heap, (priority, number, item))
+        entry = (priority, number, item)
+        run = self._run
+        if not run or entry > run[-1]:
+            run.append(entry)
+        else:
+            heappush(self._heap, entry)
+        self.size += 1
 
     def pop(self) -> ItemT:
         """Take the first item; IndexError when there is none."""
-        if not self._dead:
-            return heappop(self.heap)[2]
-        self._surface()
-        item = heappop(self.heap)[2]
-        if 2 * len(self._dead) > len(self.heap):
-            self._compact()
-        return item
+        if self._dead:
+            self._surface()
+            self._tidy(len(self._run) + len(self._heap) - 1)
+        self.size -= 1
+        if not self._heap:
+            return self._run.popleft()[2]
+        return self._take()[2]
 
     def peek(self) -> ItemT | None:
         """The first item, left where it is; None when there is none."""
         if self._dead:
             self._surface()
-        return self.heap[0][2] if self.heap else None
+        return self._first()[2] if self.size else None
 
     def discard(self, number: int) -> None:
         """Take out the item with this number, which the caller knows to be in the queue."""
         self._dead.add(number)
-        if 2 * len(self._dead) > len(self.heap):
-            self._compact()
-
-    def clear(self) -> None:
-        """Take out everything."""
-        self.heap, self._dead, self._shed = [], set(), 0
+        self.size -= 1
+        self._tidy(len(self._run) + len(self._heap))
 
     def ordered(self) -> list[ItemT]:
         """The items in the order in which they would leave."""
@@ -82,45 +95,57 @@ class PriorityQueue(Generic[ItemT]):
         return iter([item for _, _, item in self._live()])
 
     def __len__(self) -> int:
-        return len(self.heap) - len(self._dead)
-
-    def __bool__(self) -> bool:
-        # The dead never outnumber the living, so a heap with anything in it has a live item.
-        return bool(self.heap)
+        return self.size
 
     def __repr__(self) -> str:
-        return f"<PriorityQueue: {len(self)} queued, {len(self._dead)} dead>"
+        return f"<PriorityQueue: {self.size} queued, {len(self._dead)} dead>"
 
     def check(self) -> None:
         """Assert every invariant; for tests."""
-        heap, dead = self.heap, self._dead
-        numbers = {number for _, number, _ in heap}
+        heap, run, dead = self._heap, list(self._run), self._dead
+        numbers = {number for _, number, _ in (*heap, *run)}
         assert all(heap[(child - 1) // 2][:2] <= heap[child][:2] for child in range(1, len(heap))), "no heap"
-        assert len(numbers) == len(heap), "two entries share a number"
-        assert dead <= numbers, "a dead number is not in the heap"
-        assert 2 * len(dead) <= len(heap), "the dead outnumber the living"
+        assert all(before[:2] < after[:2] for before, after in zip(run, run[1:], strict=False)), "no run"
+        assert len(numbers) == len(heap) + len(run), "two entries share a number"
+        assert dead <= numbers, "a dead number is not in the queue"
+        assert self.size == len(numbers) - len(dead), "the size is off"
+        assert 2 * len(dead) <= len(numbers), "the dead outnumber the living"
         assert self._shed <= len(dead), "the set of the dead keeps room for far more than it holds"
 
+    def _first(self) -> tuple[float, int, ItemT]:
+        run, heap = self._run, self._heap
+        return heap[0] if not run or (heap and heap[0] < run[0]) else run[0]
+
+    def _take(self) -> tuple[float, int, ItemT]:
+        run, heap = self._run, self._heap
+        return heappop(heap) if not run or (heap and heap[0] < run[0]) else run.popleft()
+
     def _live(self) -> list[tuple[float, int, ItemT]]:
-        # The dead first: a number that dies between the two copies was live when we began, but an
+        # The dead first: a number that dies between the copies was live when we began, but an
         # entry copied alive whose death we then miss, because it surfaced meanwhile, never was.
-        dead, heap = self._dead.copy(), self.heap.copy()
-        return [entry for entry in heap if entry[1] not in dead] if dead else heap
+        dead, entries = self._dead.copy(), [*self._run.copy(), *self._heap.copy()]
+        return [entry for entry in entries if entry[1] not in dead] if dead else entries
 
     def _surface(self) -> None:
-        """Remove the dead from the top; a live item exists, for the dead never outnumber the living."""
-        heap, dead = self.heap, self._dead
-        while heap[0][1] in dead:
-            dead.remove(heappop(heap)[1])
+        """Remove the dead from the front; while there are any, there is a live item too."""
+        dead = self._dead
+        while self._first()[1] in dead:
+            dead.remove(self._take()[1])
             self._shed += 1
         if self._shed > len(dead):
             # A set never shrinks by itself: 100,000 removed numbers would leave 4 MB behind.
             self._dead = set(dead)
             self._shed = 0
 
+    def _tidy(self, entries: int) -> None:
+        if 2 * len(self._dead) > entries:
+            self._compact()
+
     def _compact(self) -> None:
-        """Rebuild the heap without the dead: O(n), paid for by the n / 2 discards that brought it about."""
-        self.heap = self._live()
-        heapify(self.heap)
+        """Rebuild without the dead: O(n), paid for by the n / 2 discards that brought it about."""
+        dead = self._dead
+        self._run = deque(entry for entry in self._run if entry[1] not in dead)
+        self._heap = [entry for entry in self._heap if entry[1] not in dead]
+        heapify(self._heap)
         self._dead = set()
         self._shed = 0

@@ -22,7 +22,8 @@ __all__ = ["Governor", "Watched"]
 _PAST_THE_STEP: Final = 1e-6
 
 _COUNTS: Final = frozenset({"interactive_running", "interactive_queued", "batch_running", "batch_queued"})
-_KNOWN: Final = frozenset(Signals.__dataclass_fields__)
+_AGES: Final = frozenset({"oldest_unfinished", "oldest_batch_wait"})
+_EVERYTHING: Final = _COUNTS | _AGES
 
 
 class Watched(Protocol):
@@ -60,6 +61,7 @@ class Governor:
         "_next_join",
         "_on_change",
         "_on_fault",
+        "_reads_ages",
         "_reads_counts",
         "_watched",
         "fresh",
@@ -93,8 +95,9 @@ class Governor:
     def set_policy(self, policy: LimitPolicy) -> None:
         """Ask `policy` from now on."""
         self.policy = policy
-        reads = getattr(policy, "reads", None)
-        self._reads_counts = reads is None or not _COUNTS.isdisjoint(reads) or not _KNOWN.issuperset(reads)
+        reads = getattr(policy, "reads", _EVERYTHING)
+        self._reads_counts = not _COUNTS.isdisjoint(reads)
+        self._reads_ages = not _AGES.isdisjoint(reads)
         self._failed_at: float | None = None
         self.slice_end = -math.inf
         self.forget()
@@ -177,7 +180,7 @@ class Governor:
             self.roll(now)
         self.window.advance(now)
         ages = self._unfinished(now)
-        signals = self._signals(now, self.window.read(now, ages))
+        signals = self._signals(now, self.window.read(now, ages), ages=self._reads_ages)
         before = self._decision
         try:
             decision = self._whole(self.policy.decide(now, signals), signals)
@@ -268,7 +271,8 @@ class Governor:
         self._next_join = now if ages else min(now, next_submitted) + threshold
         return ages
 
-    def _signals(self, now: float, reading: WindowReading) -> Signals:
+    def _signals(self, now: float, reading: WindowReading, *, ages: bool = True) -> Signals:
+        """What a policy may look at; without `ages` those that cost a step for each running call are left at 0."""
         watched = self._watched
         assert watched is not None
         limits = watched.limits
@@ -287,7 +291,7 @@ class Governor:
             p95=reading.p95,
             p99=reading.p99,
             p95_finished=reading.p95_finished,
-            oldest_unfinished=watched.oldest_unfinished(now),
+            oldest_unfinished=watched.oldest_unfinished(now) if ages else 0.0,
             throttled_until=self.throttled_until,
-            oldest_batch_wait=watched.oldest_wait(False, now),
+            oldest_batch_wait=watched.oldest_wait(False, now) if ages else 0.0,
         )

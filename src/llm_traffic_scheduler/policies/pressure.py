@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from copy import copy
+from typing import Final
 
 from ..core.checks import seconds
 from ..errors import ConfigError
 from .base import Decision, Signals
 
 __all__ = ["PressurePolicy", "limit_at"]
+
+_READS: Final = frozenset({"batch_max", "batch_min", "rps", "p95", "throttled_until"})
+_READS_SMOOTHED: Final = _READS | {"p95_finished", "oldest_unfinished"}
 
 
 def limit_at(pressure: float, signals: Signals) -> int:
@@ -48,8 +52,6 @@ class PressurePolicy:
 
     __slots__ = ("_average", "_at", "_held", "p95_threshold", "rps_threshold", "smoothing")
 
-    reads = frozenset({"batch_max", "batch_min", "rps", "p95", "p95_finished", "oldest_unfinished", "throttled_until"})
-
     def __init__(
         self,
         rps_threshold: float | None = None,
@@ -62,6 +64,11 @@ class PressurePolicy:
         self.p95_threshold = None if p95_threshold is None else seconds("p95_threshold", p95_threshold)
         self.smoothing = None if smoothing is None else seconds("smoothing", smoothing)
         self.reset()
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The signals that `decide` looks at."""
+        return _READS if self.smoothing is None else _READS_SMOOTHED
 
     def reset(self) -> None:
         """Forget the average."""

@@ -9,23 +9,21 @@ Pictures are drawn by `llm_traffic_scheduler.simulation.plot`, which needs matpl
 """
 
 from .batching_server import A100, BatchingServer, Engine
-from .export import Json, replay_json, scenarios_json
-from .replay import ARMS, Replay, Setup, builtin_lengths, paced, replay
+from .export import replay_json, scenarios_json
+from .replay import Replay, Setup, builtin_lengths, paced, replay
 from .report import plain, replay_text, scenario_text, verdict_text
-from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario, total_calls
+from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario
 from .slot_server import SlotServer
 from .traces import CallLength, RecordedCall, TraceError, read_lengths, read_trace
 from .verdict import Criterion, judge
 
 __all__ = [
     "A100",
-    "ARMS",
     "SCENARIOS",
     "BatchingServer",
     "CallLength",
     "Criterion",
     "Engine",
-    "Json",
     "RecordedCall",
     "Replay",
     "Scenario",
@@ -45,6 +43,5 @@ __all__ = [
     "run_scenario",
     "scenario_text",
     "scenarios_json",
-    "total_calls",
     "verdict_text",
 ]

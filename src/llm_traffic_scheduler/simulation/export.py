@@ -50,7 +50,9 @@ def replay_json(result: Replay, source: str, batch_source: str) -> Json:
         "arms": [
             {
                 **_arm(arm),
-                "p95_over_no_batch": arm.interactive.p95 / alone.p95,
+                "interactive_over_no_batch": {
+                    name: getattr(arm.interactive, name) / getattr(alone, name) for name in ("p50", "p95", "p99")
+                },
                 "batch_calls_per_minute": result.batch_rates(arm)[0],
                 "batch_tokens_per_second": result.batch_rates(arm)[1],
             }

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def progress_bar(total: float, label: str) -> Iterator[Callable[[float], None]]:
-    """A function that takes steps towards `total`, shown on a terminal, silent elsewhere.
+def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
+    """A function that takes shares of the work, 1 in all, shown on a terminal, silent elsewhere.
 
     Without tqdm it says once on stderr what to install, and goes on.
     """
@@ -24,7 +24,7 @@ def progress_bar(total: float, label: str) -> Iterator[Callable[[float], None]]:
         yield lambda step: None
         return
     layout = "{desc} {percentage:3.0f} % |{bar}| {elapsed}, {remaining} to go"
-    with tqdm(total=total, desc=label, leave=False, bar_format=layout, file=sys.stderr) as bar:
+    with tqdm(total=1.0, desc=label, leave=False, bar_format=layout, file=sys.stderr) as bar:
 
         def step_on(step: float) -> None:
             bar.update(step)

@@ -24,12 +24,12 @@ from .batching_server import A100, BatchingServer, Engine
 from .recording import ArmRun, Recorder
 from .traces import CallLength, RecordedCall, TraceError
 
-ARMS: Final = 6
+_ARMS: Final = 6
 _SAMPLE_EVERY: Final = 0.25
 _SAMPLES: Final = 2000  # at most so many per arm; a picture has fewer columns
 
 Progress = Callable[[float], None]
-"""Hears how many seconds of simulated time have passed since it was last called."""
+"""Hears which share of all the work has been done since it was last called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +94,10 @@ def replay(
     lengths: Sequence[CallLength],
     *,
     setup: Setup | None = None,
-    progress: Progress = lambda seconds: None,
+    progress: Progress = lambda share: None,
 ) -> Replay:
     """Run the traffic through each arm, one after the other.
 
-    `progress` hears of `ARMS` times the span of the traffic in all.
     Errors: `TraceError` for a call that the engine's memory could not hold.
     """
     setup = setup or Setup()
@@ -163,7 +162,7 @@ async def _run_arm(
     async with asyncio.TaskGroup() as group:
         workers = [group.create_task(keep_submitting()) for _ in range(backlog)]
         every = max(_SAMPLE_EVERY, span / _SAMPLES)
-        group.create_task(recorder.sample(every=every, until=span, tick=_differences(progress)))
+        group.create_task(recorder.sample(every=every, until=span, tick=_shares(span, progress)))
         async with asyncio.TaskGroup() as interactive:
             for recorded in traffic:
                 await recorder.sleep_until(recorded.arrival)
@@ -173,12 +172,14 @@ async def _run_arm(
     return recorder.result(name)
 
 
-def _differences(progress: Progress) -> Progress:
+def _shares(span: float, progress: Progress) -> Progress:
+    """Turns the time of each sample into the share of all arms' work since the sample before."""
     previous = 0.0
 
     def tick(time: float) -> None:
         nonlocal previous
-        progress(time - previous)
+        if span:
+            progress((time - previous) / span / _ARMS)
         previous = time
 
     return tick

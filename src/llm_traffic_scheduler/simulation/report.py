@@ -19,7 +19,7 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII: Final = ".:-=+*#@"
 _SKETCH_COLUMNS: Final = 48
 _SCENARIO_WIDTHS: Final = (32, 10, 10, 10, 14, 16)
-_REPLAY_WIDTHS: Final = (30, 9, 9, 9, 10, 11, 10, 12)
+_REPLAY_WIDTHS: Final = (31, 9, 9, 9, 10, 8, 8, 10, 6)
 # Arms are called equal if the best one is not faster by more than a busy machine's timers are late.
 _EQUAL_FACTOR: Final = 1.25
 _EQUAL_SECONDS: Final = 0.02
@@ -35,7 +35,7 @@ def scenario_text(run: ScenarioRun) -> str:
         f" {scenario.window:g} s."
     )
     rows = [
-        (arm.name, *_milliseconds(arm.interactive), f"{batch_done(arm):.2f} s", str(arm.peak_at_server))
+        (arm.name, *_milliseconds(arm.interactive), f"{batch_done(arm):.2f} s", f"{arm.peak_at_server:,}")
         for arm in run.arms
     ]
     return "\n".join(
@@ -81,8 +81,8 @@ def replay_text(result: Replay, source: str, batch_source: str) -> str:
             _title("Recorded traffic"),
             *(line for rule in rules for line in _paragraph(rule, "", hang=2)),
             "",
-            _line(("", "interactive latency", "P95 over", "batch", "batch", "most calls"), (30, 27, 10, 11, 10, 12)),
-            _line(("", "P50", "P95", "P99", "no batch", "calls/min", "tokens/s", "at server"), _REPLAY_WIDTHS),
+            _line(("", "interactive latency", "multiple of no batch", "batch", "peak"), (31, 27, 26, 10, 6)),
+            _line(("", "P50", "P95", "P99", "P50", "P95", "P99", "tokens/s", "calls"), _REPLAY_WIDTHS),
             *(_line(_replay_row(result, arm), _REPLAY_WIDTHS) for arm in (result.alone, *result.arms)),
             "",
             limit_line(result.ours, setup.batch_min, setup.batch_max),
@@ -176,11 +176,15 @@ def _by_speed(arms: Sequence[ArmRun]) -> tuple[list[ArmRun], list[ArmRun]]:
 
 
 def _replay_row(result: Replay, arm: ArmRun) -> tuple[str, ...]:
-    latency = arm.interactive
-    calls, tokens = result.batch_rates(arm)
-    multiple = latency.p95 / result.alone.interactive.p95
-    quantiles = (f"{value:.1f} s" for value in (latency.p50, latency.p95, latency.p99))
-    return arm.name, *quantiles, f"{multiple:.2f} x", f"{calls:,.1f}", f"{tokens:,.0f}", str(arm.peak_at_server)
+    ours, alone = arm.interactive, result.alone.interactive
+    quantiles = ((ours.p50, alone.p50), (ours.p95, alone.p95), (ours.p99, alone.p99))
+    return (
+        arm.name,
+        *(f"{value:,.1f} s" for value, _ in quantiles),
+        *(f"{value / reference:,.1f} x" for value, reference in quantiles),
+        f"{result.batch_rates(arm)[1]:,.0f}",
+        f"{arm.peak_at_server:,}",
+    )
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ SLOTS: Final = 8
 BATCH_MAX: Final = 6
 BATCH_MIN: Final = 1
 _SAMPLE_EVERY: Final = 0.05
+_ARMS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ AS_FIRST_TOLD: Final = Scenario(
     window=10.0,
 )
 NOBODY_WAITS: Final = Scenario(
-    name="Sooner",
+    name="The same, sooner",
     story="the same batch calls; ten interactive calls of 20 ms from 0.1 s on, 10 ms apart, none waiting for the one"
     " before",
     batch_calls=20,
@@ -78,11 +79,6 @@ AT_THE_PEAK: Final = Scenario(
 SCENARIOS: Final = (AS_FIRST_TOLD, NOBODY_WAITS, AT_THE_PEAK)
 
 
-def total_calls(scenario: Scenario) -> int:
-    """How many calls all arms together make."""
-    return (len(opponents(SLOTS, BATCH_MAX)) + 1) * (scenario.batch_calls + scenario.interactive_calls)
-
-
 @dataclass(frozen=True, slots=True)
 class ScenarioRun:
     """One scenario and what each arm did with it; the last arm is ours."""
@@ -96,8 +92,11 @@ class ScenarioRun:
         return self.arms[-1]
 
 
-async def run_scenario(scenario: Scenario, *, progress: Callable[[float], None] = lambda calls: None) -> ScenarioRun:
-    """Run all arms on `scenario` at the same time, each on its own server; `progress` hears of each finished call."""
+async def run_scenario(scenario: Scenario, *, progress: Callable[[float], None] = lambda share: None) -> ScenarioRun:
+    """Run all arms on `scenario` at the same time, each on its own server.
+
+    `progress` hears of each finished call as a share of all.
+    """
     scheduler = TrafficScheduler(
         max_concurrency=SLOTS,
         batch_max_concurrency=BATCH_MAX,
@@ -116,10 +115,11 @@ async def run_scenario(scenario: Scenario, *, progress: Callable[[float], None] 
 async def _run_arm(scenario: Scenario, name: str, arm: Arm, progress: Callable[[float], None]) -> ArmRun:
     server = SlotServer(SLOTS)
     recorder = Recorder(arm)
+    share = 1 / (_ARMS * (scenario.batch_calls + scenario.interactive_calls))
 
     async def call(kind: Kind, seconds: float) -> None:
         await recorder.call(kind, lambda: server.serve(seconds))
-        progress(1)
+        progress(share)
 
     sampler = asyncio.create_task(recorder.sample(every=_SAMPLE_EVERY))
     async with asyncio.TaskGroup() as group:
