@@ -69,10 +69,9 @@ class PriorityQueue(Generic[ItemT]):
         if self._dead:
             self._surface()
             self._tidy(len(self._run) + len(self._heap) - 1)
-        self.size -= 1
-        if not self._heap:
-            return self._run.popleft()[2]
-        return self._take()[2]
+        item = (self._take() if self._heap else self._run.popleft())[2]
+        self.size -= 1  # only now: an empty queue raises above, and is still empty
+        return item
 
     def peek(self) -> ItemT | None:
         """The first item, left where it is; None when there is none."""

@@ -1,0 +1,205 @@
+"""The asyncio shell under arbitrary interleavings of everything that can be done to it.
+
+Keeps promises 3, 6, 8, 11 to 16, 21 to 24 and 33 of SEMANTICS.md, and the caps of 3 and 5, after every step; and that
+the same steps give the same run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from llm_traffic_scheduler import FixedPolicy
+from tests.property.world import Headroom, World
+
+# Multiples of 1/4, so that timers meet: a run timeout with a queue deadline, both with a clock step.
+MOMENTS = st.sampled_from([0.25, 0.5, 1.0, 2.0])
+KINDS = st.sampled_from(["interactive", "batch"])
+SOON = st.booleans()
+WHICH = st.integers(0, 1000)
+WAYS = st.sampled_from(
+    [
+        "waits",
+        "waits",
+        "sleeps",
+        "sleeps",
+        "returns at once",
+        "raises before it awaits",
+        "returns nothing to await",
+        "swallows cancellation",
+        "turns cancellation into an error",
+    ]
+)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "priority": st.sampled_from([-1, 0, 0.5, 2]),
+        "queue_timeout": st.one_of(MOMENTS, st.sampled_from([0, -1])),
+        "run_timeout": MOMENTS,
+        "observe": st.booleans(),
+    },
+)
+THRESHOLDS = st.sampled_from([None, 0.5, 2.0])
+
+
+@st.composite
+def bounds(draw: st.DrawFn) -> dict[str, int]:
+    cap = draw(st.integers(2, 5))
+    batch_max = draw(st.integers(1, cap - 1))
+    batch_min = draw(st.integers(1, batch_max))
+    return {"max_concurrency": cap, "batch_max_concurrency": batch_max, "batch_min_concurrency": batch_min}
+
+
+@st.composite
+def laws(draw: st.DrawFn) -> dict[str, Any]:
+    """A policy, or thresholds, or nothing."""
+    none = dict.fromkeys(["policy", "interactive_rps_threshold", "interactive_p95_threshold", "smoothing"])
+    policy = draw(st.one_of(st.none(), st.integers(1, 4).map(FixedPolicy), st.integers(1, 5).map(Headroom)))
+    rps, p95 = draw(THRESHOLDS), draw(THRESHOLDS)
+    if policy is not None or rps is p95 is None:
+        return {**none, "policy": policy}
+    smoothing = draw(st.sampled_from([None, 1.0]))
+    return {**none, "interactive_rps_threshold": rps, "interactive_p95_threshold": p95, "smoothing": smoothing}
+
+
+def change(changes: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    return st.builds(lambda soon, changes: ("configure", {"soon": soon, **changes}), SOON, changes)
+
+
+THE_REST = st.fixed_dictionaries(
+    {},
+    optional={
+        "window": st.sampled_from([1.0, 3.0]),
+        "max_queued_interactive": st.sampled_from([None, 0, 2]),
+        "max_queued_batch": st.sampled_from([None, 0, 2]),
+        "batch_starvation_timeout": st.sampled_from([None, 0.5]),
+        "interactive_run_timeout": st.sampled_from([None, 1.0]),
+    },
+)
+STEERING = st.one_of(
+    change(bounds()),
+    change(laws()),
+    change(THE_REST),
+    st.tuples(st.sampled_from(["pause", "resume", "resume"]), st.fixed_dictionaries({"kind": KINDS, "soon": SOON})),
+    st.just(("drain", {})),
+)
+# Once it is closed nothing new comes, so this is only how a run ends.
+CLOSING = st.fixed_dictionaries(
+    {
+        "timeout": st.sampled_from([0.0, 0.5, None]),
+        "finish_queued": st.sampled_from([(), ("interactive",), ("batch",), ("interactive", "batch")]),
+    }
+)
+
+
+class Shell(RuleBasedStateMachine):
+    """Writes each step down, so that the whole run can be repeated."""
+
+    @initialize(
+        listening=st.booleans(),
+        bounds=bounds(),
+        law=laws(),
+        window=st.sampled_from([1.0, 4.0]),
+        starvation=st.sampled_from([None, 0.0, 1.0, 30.0]),
+        closing=st.one_of(st.none(), CLOSING),
+    )
+    def build(
+        self,
+        listening: bool,
+        bounds: dict[str, int],
+        law: dict[str, Any],
+        window: float,
+        starvation: float | None,
+        closing: dict[str, Any] | None,
+    ) -> None:
+        self.closing = closing
+        self.start: dict[str, Any] = {
+            "listening": listening,
+            **bounds,
+            **law,
+            "window": window,
+            "batch_starvation_timeout": starvation,
+        }
+        self.steps: list[tuple[str, dict[str, Any]]] = []
+        self.world = World(**self.start)
+        self.whole = True
+
+    def step(self, name: str, **arguments: Any) -> None:
+        self.steps.append((name, arguments))
+        self.whole = False
+        take(self.world, name, arguments)
+        self.whole = True
+
+    @rule(
+        kind=KINDS,
+        way=WAYS,
+        through=st.sampled_from(["submit", "slot"]),
+        lasts=MOMENTS,
+        patience=st.one_of(st.none(), st.none(), MOMENTS, st.just(0)),
+        options=OPTIONS,
+        times=st.integers(1, 4),
+    )
+    def arrive(self, times: int, **arguments: Any) -> None:
+        for _ in range(times):
+            self.step("arrive", **arguments)
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(which=WHICH, fails=st.booleans(), soon=SOON)
+    def finish(self, **arguments: Any) -> None:
+        self.step("finish", **arguments)
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(which=WHICH, soon=SOON)
+    def cancel(self, **arguments: Any) -> None:
+        self.step("cancel", **arguments)
+
+    @rule(times=st.integers(1, 3))
+    def loop_passes(self, times: int) -> None:
+        self.step("pass", times=times)
+
+    @rule(seconds=st.one_of(MOMENTS, MOMENTS, st.floats(0.001, 8.0)))
+    def clock_steps(self, seconds: float) -> None:
+        self.step("sleep", seconds=seconds)
+
+    @rule(step=STEERING)
+    def steer(self, step: tuple[str, dict[str, Any]]) -> None:
+        name, arguments = step
+        self.step(name, **arguments)
+
+    def end(self) -> None:
+        if self.closing is not None:
+            self.step("close", **self.closing)
+            self.step("pass", times=1)
+            self.step("arrive", kind="batch", way="waits", through="submit", lasts=0, patience=None, options={})
+            self.step("close", timeout=0.75, finish_queued=())
+            self.step("sleep", seconds=2.0)
+        self.world.finish()
+
+    def teardown(self) -> None:
+        try:
+            if self.whole:  # no step has failed
+                self.end()
+                assert repeated(self.start, self.steps) == self.world.trace, "the same steps gave another run"
+        finally:
+            self.world.dispose()
+
+
+def take(world: World, name: str, arguments: dict[str, Any]) -> None:
+    getattr(world, f"do_{name}")(**arguments)
+    world.check()
+
+
+def repeated(start: dict[str, Any], steps: list[tuple[str, dict[str, Any]]]) -> list[tuple[float, object, object]]:
+    world = World(**start)
+    try:
+        for name, arguments in steps:
+            take(world, name, arguments)
+        world.finish()
+        return world.trace
+    finally:
+        world.dispose()
+
+
+TestShell = Shell.TestCase
