@@ -3,6 +3,11 @@
     python examples/simulate.py                                   about 20 seconds, all arms side by side
     python examples/simulate.py --trace traffic.csv --speed 0.5   hours of traffic in half a minute
 
+Columns of --trace, told apart by the header; more columns do no harm:
+    TIMESTAMP, ContextTokens, GeneratedTokens      as in Azure's public traces of LLM inference
+    arrival_s, prompt_tokens, output_tokens        and, if there, client
+Columns of --batch: num_prefill_tokens, num_decode_tokens, or those of a trace, whose arrivals do not matter.
+
 Exit status: 0, or 1 if a criterion fails (a replay: if the cap is broken), 2 for input that cannot be used.
 """
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from asyncio import current_task
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from .core.admission import GONE, QUEUED, RUNNING, Admission
 from .core.drain_rate import DrainRate
 from .core.metrics import SlidingWindowMetrics
-from .errors import QueueFull, QueueTimeout, Rejected, SchedulerClosed
-from .events import CallFinished, CallQueued, CallRejected, CallStarted, LimitChanged, Outcome, RejectionReason
+from .errors import Rejected
+from .events import Outcome
 from .listeners import Listeners
+from .loop_clock import clock_of
 from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
+from .refusals import refusal
 from .settings import Settings
 from .slot import Call, Extras, Verdict, active, running_task
 from .snapshot import Tally
@@ -30,23 +31,6 @@ __all__ = ["Dispatcher"]
 # A loop that sleeps longer than this may overflow its selector (uvloop #259); waking once a day costs nothing.
 _LONGEST_SLEEP: Final = 86_400.0
 _INFINITY: Final = float("inf")
-_REASONS: Final[dict[Verdict, RejectionReason]] = {
-    Verdict.FULL: "queue_full",
-    Verdict.TIMEOUT: "queue_timeout",
-    Verdict.CLOSED: "closed",
-}
-
-
-def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """The clock that `loop`'s timers follow.
-
-    `time.monotonic` has the same origin as the loops that ship with asyncio and uvloop, and is finer than
-    uvloop's, which stands still within a pass. A loop that keeps its own time is asked.
-    """
-    own = type(loop)
-    if own.__module__.partition(".")[0] == "uvloop" or getattr(own, "time", None) is asyncio.BaseEventLoop.time:
-        return time.monotonic
-    return loop.time
 
 
 class Dispatcher:
@@ -69,7 +53,10 @@ class Dispatcher:
         self.abandoned = False
         self.lateness = 0.0
         self.governor = Governor(
-            policy, SlidingWindowMetrics(settings.window), on_fault=listeners.policy_fault, on_change=self._limit_changed
+            policy,
+            SlidingWindowMetrics(settings.window),
+            on_fault=listeners.policy_fault,
+            on_change=self._limit_changed,
         )
         self.admission: Admission[Call] = Admission(settings.limits, self.governor)
         self.governor.watch(self.admission)
@@ -102,12 +89,12 @@ class Dispatcher:
         state = admission.offer(call)
         if state == RUNNING:
             if self.attentive or admission.batch_queue.size:  # the arrival may have moved the limit
-                self._tell_started(call)
+                self._listeners.started(call)
                 self.settle(now)
         elif state == QUEUED:
             call.waiter = self.loop.create_future()  # type: ignore[union-attr]
             if self.attentive or admission.timed:
-                self._tell_queued(call)
+                self._listeners.queued(call, admission.counts[1 if call.interactive else 3])
                 self.settle(now)
         else:
             raise self._turned_away(call, now)
@@ -171,8 +158,7 @@ class Dispatcher:
 
     def _conclude(self, call: Call, outcome: Outcome, now: float) -> None:
         call.settle_cancels()
-        if self._listeners.callbacks:
-            self._listeners.emit(_finished(call, outcome, now))
+        self._listeners.finished(call, outcome, now)
         if call.extras is not None:
             call.extras.clear()
 
@@ -231,50 +217,30 @@ class Dispatcher:
         tally.never_started += 1
         if call.observed:
             self.governor.failed(now, max(0.0, now - call.submitted))
-        if self._listeners.callbacks:
-            waited = max(0.0, now - call.submitted)
-            self._listeners.emit(CallFinished(now, call.kind, call.label, "cancelled", waited, 0.0))
+        call.started_at = now  # the end of its wait
+        self._listeners.finished(call, "cancelled", now)
 
     # What follows from a change
 
     def settle(self, now: float) -> None:
         """Refuse whose time is over, start who may run, arm the timer, tell the listeners.
 
-        A slot is counted to its next owner before that one wakes, so nobody can take it in between. A waiter that was
-        cancelled in this same pass and has not noticed yet passes it on here.
+        A slot is counted to its next owner before that one wakes, so nobody can take it in between.
         """
         admission = self.admission
         if admission.timed:
             for call in admission.expire(now):
                 self._refuse(call, Verdict.TIMEOUT, now)
-        started: Sequence[Call] = admission.fill(now)
-        while started:
-            passed_on = False
-            for call in started:
-                waiter = call.waiter
-                if waiter.done():  # type: ignore[union-attr]
-                    passed_on = True
-                    admission.release(call)
-                    self._leave_unstarted(call, now)
-                else:
-                    waiter.set_result(None)  # type: ignore[union-attr]
-                    if self.attentive:
-                        self._tell_started(call)
-            started = admission.fill(now) if passed_on else ()
+        for call in admission.fill(now):
+            call.waiter.set_result(None)  # type: ignore[union-attr]
+            if self.attentive:
+                self._listeners.started(call)
+        while admission.dropped:
+            self._leave_unstarted(admission.dropped.pop(), now)
         if admission.timed or self._timer is not None:
             self._arm(now)
         if self.attentive:
             self._attend()
-
-    def _tell_queued(self, call: Call) -> None:
-        if self._listeners.callbacks:
-            _, interactive_queued, _, batch_queued = self.admission.counts
-            queued = interactive_queued if call.interactive else batch_queued
-            self._listeners.emit(CallQueued(call.queued_at, call.kind, call.label, queued))
-
-    def _tell_started(self, call: Call) -> None:
-        if self._listeners.callbacks:
-            self._listeners.emit(CallStarted(call.started_at, call.kind, call.label, call.waited(call.started_at)))
 
     def _arm(self, now: float) -> None:
         due = self.admission.next_look(now)
@@ -339,8 +305,7 @@ class Dispatcher:
                 self.look_after()
 
     def _limit_changed(self, before: Decision, after: Decision) -> None:
-        if self._listeners.callbacks:
-            self._listeners.emit(LimitChanged(self.clock(), before.limit, after.limit, after.pressure, after.reason))
+        self._listeners.limit_changed(self.clock(), before, after)
 
     # Refusals
 
@@ -366,15 +331,16 @@ class Dispatcher:
 
     def _turned_away(self, call: Call, now: float) -> Rejected:
         call.started_at = now
-        verdict = Verdict.TIMEOUT if call.deadline <= now and not self._full(call) else Verdict.FULL
+        bound = self.admission.bound(call.interactive)
+        full = bound is not None and self._queued(call) >= bound
+        verdict = Verdict.FULL if full else Verdict.TIMEOUT
+        refusal = self.refusal(call, verdict)  # before a listener can change the numbers
         self._count_rejected(call, verdict, now)
         self.settle(now)
-        return self.refusal(call, verdict)
+        return refusal
 
-    def _full(self, call: Call) -> bool:
-        bound = self.admission.bound(call.interactive)
-        queue = self.admission.interactive_queue if call.interactive else self.admission.batch_queue
-        return bound is not None and len(queue) >= bound
+    def _queued(self, call: Call) -> int:
+        return (self.admission.interactive_queue if call.interactive else self.admission.batch_queue).size
 
     def _count_rejected(self, call: Call, verdict: Verdict, now: float) -> None:
         self._tallies[call.kind].rejected += 1
@@ -382,36 +348,13 @@ class Dispatcher:
             self.governor.failed(now, max(0.0, now - call.submitted))
         elif call.observed:
             self.governor.window.trim(now)
-        if self._listeners.callbacks:
-            waited = max(0.0, now - call.submitted)
-            self._listeners.emit(CallRejected(now, call.kind, call.label, _REASONS[verdict], waited))
+        self._listeners.rejected(call, verdict)
 
     def refusal(self, call: Call, verdict: Verdict) -> Rejected:
         """What the refused call's caller gets; a fresh exception for each."""
-        admission, kind, now = self.admission, call.kind, self.clock()
-        queue = admission.interactive_queue if call.interactive else admission.batch_queue
-        queued, bound = len(queue), admission.bound(call.interactive)
-        retry_after = self._rates.seconds_for(queued, now, self._started(), 0 if call.interactive else 1)
-        state = f"{queued} {kind} calls wait, {admission.running} of {admission.limits.max_concurrency} slots are taken"
-        if verdict is Verdict.FULL:
-            assert bound is not None
-            return QueueFull(
-                f"the {kind} queue holds {queued} of {bound} calls: try again later or raise max_queued_{kind}",
-                kind=kind,
-                queued=queued,
-                limit=bound,
-                retry_after=retry_after,
-            )
-        waited = call.waited(call.started_at)
-        if verdict is Verdict.TIMEOUT:
-            return QueueTimeout(
-                f"{call.title} got no slot within {waited:.3g} s; {state}: "
-                "raise queue_timeout, or submit fewer calls at once",
-                kind=kind,
-                waited=waited,
-                retry_after=retry_after,
-            )
-        return SchedulerClosed(f"{call.title} waited {waited:.3g} s when the scheduler was closed", kind=kind)
+        queued, kind = self._queued(call), 0 if call.interactive else 1
+        retry_after = self._rates.seconds_for(queued, self.clock(), self._started(), kind)
+        return refusal(call, verdict, self.admission, queued, retry_after)
 
     # The end of the loop
 
@@ -422,7 +365,11 @@ class Dispatcher:
         """
         self.abandoned = True
         self.disarm()
-        for call in list(self.admission.calls()):
+        calls = list(self.admission.calls())
+        # Late timers of that loop find nothing to do.
+        self.admission = Admission(self.admission.limits, self.governor)
+        self.governor.watch(self.admission)
+        for call in calls:
             tally = self._tallies[call.kind]
             tally.cancelled += 1
             tally.never_started += call.state == QUEUED
@@ -431,9 +378,10 @@ class Dispatcher:
             if wake and call.waiter is not None:
                 call.waiter.cancel()
             call.state = GONE
-        for waiter in self._idle_waiters:
-            if wake:
+        if wake:
+            for waiter in self._idle_waiters:
                 waiter.cancel()
+        self._idle_waiters.clear()
 
     def check(self) -> None:
         """Assert every invariant; for tests."""
@@ -443,18 +391,3 @@ class Dispatcher:
         assert self._timer is None or waits or self.abandoned, "a timer although nothing waits"
         if self.loop is not None and not self.abandoned:
             self.admission.check_conserving(self.clock())
-
-
-def _finished(call: Call, outcome: Outcome, now: float) -> CallFinished:
-    slot = None if call.extras is None else call.extras.slot
-    first = None if slot is None or slot.first_token_at is None else slot.first_token_at - call.submitted
-    return CallFinished(
-        now,
-        call.kind,
-        call.label,
-        outcome,
-        waited=max(0.0, call.started_at - call.submitted),
-        ran=max(0.0, now - call.started_at),
-        first_token=first,
-        tokens=0 if slot is None else slot.token_count,
-    )

@@ -12,11 +12,28 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from .events import Event
+from .events import (
+    CallFinished,
+    CallQueued,
+    CallRejected,
+    CallStarted,
+    Event,
+    LimitChanged,
+    Outcome,
+    RejectionReason,
+)
+from .policies.base import Decision
+from .slot import Call, Verdict
 
 __all__ = ["Listener", "Listeners"]
 
 Listener = Callable[[Event], None]
+
+_REASONS: Final[dict[Verdict, RejectionReason]] = {
+    Verdict.FULL: "queue_full",
+    Verdict.TIMEOUT: "queue_timeout",
+    Verdict.CLOSED: "closed",
+}
 
 _log: Final = logging.getLogger("llm_traffic_scheduler")
 
@@ -25,7 +42,8 @@ class Listeners:
     """The callbacks of one scheduler, in the order they were added, and a count of what went wrong in them.
 
     What a callback does to the scheduler takes effect after the current operation: the events
-    that follow from it are told after the present ones, in a loop and not by recursion. Where `callbacks` is empty, nobody builds an event.
+    that follow from it are told after the present ones, in a loop and not by recursion. Without a
+    callback no event is even made.
     """
 
     __slots__ = ("_flushing", "_logged", "_name", "_queue", "callbacks", "listener_faults", "policy_faults")
@@ -47,9 +65,38 @@ class Listeners:
         callbacks.remove(callback)
         self.callbacks = tuple(callbacks)
 
-    def emit(self, event: Event) -> None:
-        """Keep `event` for the next `flush`."""
-        self._queue.append(event)
+    def queued(self, call: Call, queued: int) -> None:
+        """The call waits; with it `queued` calls of its kind do."""
+        if self.callbacks:
+            self._queue.append(CallQueued(call.queued_at, call.kind, call.label, queued))
+
+    def started(self, call: Call) -> None:
+        """The call has a slot."""
+        if self.callbacks:
+            at = call.started_at
+            self._queue.append(CallStarted(at, call.kind, call.label, max(0.0, at - call.submitted)))
+
+    def finished(self, call: Call, outcome: Outcome, now: float) -> None:
+        """The call has ended, or has left the queue (then `started_at` is when)."""
+        if not self.callbacks:
+            return
+        slot = None if call.extras is None else call.extras.slot
+        first = None if slot is None or slot.first_token_at is None else slot.first_token_at - call.submitted
+        waited, ran = max(0.0, call.started_at - call.submitted), max(0.0, now - call.started_at)
+        tokens = 0 if slot is None else slot.token_count
+        self._queue.append(CallFinished(now, call.kind, call.label, outcome, waited, ran, first, tokens))
+
+    def rejected(self, call: Call, verdict: Verdict) -> None:
+        """The call was refused at `started_at`."""
+        if self.callbacks:
+            at = call.started_at
+            waited = max(0.0, at - call.submitted)
+            self._queue.append(CallRejected(at, call.kind, call.label, _REASONS[verdict], waited))
+
+    def limit_changed(self, now: float, before: Decision, after: Decision) -> None:
+        """Another batch limit is in force."""
+        if self.callbacks:
+            self._queue.append(LimitChanged(now, before.limit, after.limit, after.pressure, after.reason))
 
     def flush(self) -> None:
         """Tell what has been kept; does nothing from within a callback, since the outer flush goes on."""

@@ -122,9 +122,9 @@ class TrafficScheduler:
     async def submit(
         self,
         kind: Kind,
-        coro_fn: Callable[[Unpack[Ts]], Awaitable[T]],
+        coro_fn: Callable[[*Ts], Awaitable[T]],
         /,
-        *args: Unpack[Ts],
+        *args: *Ts,
         priority: float = 0,
         queue_timeout: float | None = None,
         run_timeout: float | None = None,
@@ -178,7 +178,10 @@ class TrafficScheduler:
         return result
 
     def slot(self, kind: Kind, /, **options: Unpack[CallOptions]) -> AbstractAsyncContextManager[Slot]:
-        """A slot for a block: `async with scheduler.slot("batch") as slot: ...`. Options, errors and cancellation as `submit`."""
+        """A slot for a block: `async with scheduler.slot("batch") as slot: ...`.
+
+        Options, errors and cancellation are those of `submit`.
+        """
         if unknown := sorted(options.keys() - CallOptions.__annotations__.keys()):
             raise TypeError(f"slot() got an unexpected keyword argument {unknown[0]!r}")
         return SlotContext(
@@ -231,15 +234,24 @@ class TrafficScheduler:
     # Watching
 
     def snapshot(self) -> SchedulerSnapshot:
-        """The whole scheduler at this instant. Any thread; changes nothing."""
+        """The whole scheduler at this instant.
+
+        Threads: any; changes nothing.
+        """
         return take_snapshot(self.name, self._home, self._tallies, self._listeners)
 
     def explain(self) -> str:
-        """A few lines for an operator: who runs, who waits, what the batch limit is and why. Any thread; changes nothing."""
+        """A few lines for an operator: who runs, who waits, what the batch limit is and why.
+
+        Threads: any; changes nothing.
+        """
         return explain(self.snapshot())
 
     def calls(self) -> tuple[CallInfo, ...]:
-        """Every call that runs or waits, those that run first. Any thread; changes nothing. O(n log n) in the queues."""
+        """Every call that runs or waits, those that run first.
+
+        Complexity: O(n log n) in the calls that wait. Threads: any; changes nothing.
+        """
         return call_infos(self._home)
 
     def add_listener(self, callback: Listener) -> None:
@@ -292,14 +304,15 @@ class TrafficScheduler:
 
     def pause(self, kind: Kind) -> None:
         """Let nothing of this kind start until `resume(kind)`; what runs goes on."""
+        self._own_thread("pause")
         self._set_paused(self._home.admission.paused | {kind_name(kind)})
 
     def resume(self, kind: Kind) -> None:
         """Undo `pause(kind)`; what waits and may run starts at once."""
+        self._own_thread("resume")
         self._set_paused(self._home.admission.paused - {kind_name(kind)})
 
     def _set_paused(self, paused: frozenset[str]) -> None:
-        self._own_thread("pause and resume")
         now = self._home.clock()
         self._home.admission.set_paused(paused, now)
         self._home.settle(now)
@@ -317,12 +330,13 @@ class TrafficScheduler:
         await self._on(asyncio.get_running_loop()).wait_idle()
 
     async def close(
-        self, *, timeout: float | None | EllipsisType = ..., finish_queued: Iterable[Kind] = ("interactive",)
+        self, *, timeout: float | EllipsisType | None = ..., finish_queued: Iterable[Kind] = ("interactive",)
     ) -> CloseReport:
         """Refuse new calls and those that wait, except of the kinds in `finish_queued`; let the rest end.
 
         After `timeout` seconds (left out: `close_timeout`; None: no bound) what still runs is cancelled and its callers
-        get CallAborted; what has not ended a second later is reported as abandoned. Called twice: the earlier deadline holds.
+        get CallAborted; what has not ended a second later is reported as abandoned. Called twice: the earlier
+        deadline holds.
 
         Raises:
             SchedulerMisuse: called from inside a slot, which would wait for itself.
@@ -382,10 +396,13 @@ class TrafficScheduler:
 
     def _own_thread(self, what: str) -> None:
         loop = self._home.loop
-        if loop is not None and loop.is_running() and asyncio._get_running_loop() is not loop:
+        if loop is not None and loop.is_closed():
+            self._home.abandon(wake=False)
+            self._home = self._new_home(None)
+        elif loop is not None and loop.is_running() and asyncio._get_running_loop() is not loop:
             raise SchedulerMisuse(
                 f"{what}() was called outside the thread of the scheduler's event loop: "
-                f"write loop.call_soon_threadsafe(scheduler.{what.split()[0]}, ...)"
+                f"write loop.call_soon_threadsafe(scheduler.{what.partition(' ')[0]}, ...)"
             )
 
     def _outside_a_slot(self, what: str) -> None:
@@ -404,7 +421,6 @@ class TrafficScheduler:
         limits = self._home.admission.limits
         interactive_running, interactive_queued, batch_running, batch_queued = self._home.admission.counts
         return (
-            f"<TrafficScheduler {self.name!r}: {interactive_running}+{batch_running} of {limits.max_concurrency} running, "
-            f"{interactive_queued}+{batch_queued} queued>"
+            f"<TrafficScheduler {self.name!r}: {interactive_running}+{batch_running} of {limits.max_concurrency} "
+            f"running, {interactive_queued}+{batch_queued} queued>"
         )
-

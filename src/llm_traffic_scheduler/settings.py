@@ -136,11 +136,11 @@ class Settings:
 
     @property
     def law(self) -> tuple[object, ...]:
-        """What decides which policy is in force; two settings of equal law keep the same policy and what it has learnt."""
+        """What decides which policy is in force; equal laws keep the policy and what it has learnt."""
         return (self.interactive_rps_threshold, self.interactive_p95_threshold, self.smoothing, self.policy)
 
     def make_policy(self) -> LimitPolicy:
-        """The policy given, or the pressure law of the thresholds, or no law: all that `batch_max_concurrency` allows."""
+        """The policy given, the pressure law of the thresholds, or all that `batch_max_concurrency` allows."""
         if self.policy is not None:
             return self.policy
         if self.interactive_rps_threshold is None and self.interactive_p95_threshold is None:

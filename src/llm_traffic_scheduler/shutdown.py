@@ -78,6 +78,9 @@ class Shutdown:
         self._timer = self._dispatcher.loop.call_at(when, callback)
 
     def _interrupt(self) -> None:
+        if self._dispatcher.abandoned:
+            self._finish()
+            return
         self.refuse(ALL_KINDS)
         admission = self._dispatcher.admission
         self._interrupted = [*admission.interactive_running, *admission.batch_running]
@@ -103,7 +106,7 @@ class Shutdown:
             abandoned=len(self._interrupted) - cancelled,
         )
         for waiter in self._waiters:
-            if not waiter.done():
+            if not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
 
     def _ended(self) -> int:

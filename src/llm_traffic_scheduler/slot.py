@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextvars import ContextVar, Token
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Final
 
 from .core.admission import QUEUED, RUNNING
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-class TrafficKind(str, Enum):
+class TrafficKind(StrEnum):
     """The two kinds of traffic; their plain names do as well."""
 
     INTERACTIVE = "interactive"
@@ -129,6 +129,10 @@ class Call:
     def waiting(self) -> bool:
         return self.state == QUEUED
 
+    @property
+    def left(self) -> bool:
+        return self.waiter is None or self.waiter.done()
+
     def waited(self, now: float) -> float:
         """Seconds from submit to the slot, or until `now` if it has none yet."""
         return max(0.0, (now if self.state == QUEUED else self.started_at) - self.submitted)
@@ -150,7 +154,8 @@ class Call:
     def interrupt(self, verdict: Verdict) -> None:
         """Cancel the run, from a loop callback only.
 
-        Recorded first, so that on the way out our own cancels can be told from the caller's. Close decides over a timeout.
+        Recorded first, so that on the way out our own cancels can be told from the caller's. Close
+        decides over a timeout.
         """
         if self.state != RUNNING:
             return
@@ -202,7 +207,7 @@ class Slot:
 
     @property
     def kind(self) -> str:
-        """"interactive" or "batch": what the call runs as."""
+        """ "interactive" or "batch": what the call runs as."""
         return self._call.kind
 
     @property

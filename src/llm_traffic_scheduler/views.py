@@ -13,7 +13,7 @@ from .dispatcher import Dispatcher
 from .explain import describe
 from .listeners import Listeners
 from .slot import Call
-from .snapshot import CallInfo, SchedulerSnapshot, Tally
+from .snapshot import CallInfo, KindTotals, SchedulerSnapshot, Tally
 
 __all__ = ["call_infos", "take_snapshot"]
 
@@ -59,7 +59,7 @@ def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners:
     admission = home.admission
     decision, signals, reading = home.governor.read(now)
     limits = admission.limits
-    interactive_running, interactive_queued, batch_running, batch_queued = admission.counts
+    counts = interactive_running, interactive_queued, batch_running, batch_queued = admission.counts
     reason, detail = describe(decision, signals)
     return SchedulerSnapshot(
         name=name,
@@ -76,20 +76,30 @@ def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners:
         reason=reason,
         detail=detail,
         paused=admission.paused,
-        overdue=sum(call.overdue(now) for call in (*admission.interactive_running, *admission.batch_running)),
+        overdue=_overdue(home, now),
         oldest_interactive_wait=admission.oldest_wait(True, now),
         oldest_batch_wait=admission.oldest_wait(False, now),
         oldest_interactive_running=_oldest(admission.interactive_running, now),
         oldest_batch_running=_oldest(admission.batch_running, now),
         interactive=reading.snapshot(),
-        totals={
-            "interactive": tallies["interactive"].totals(interactive_queued, interactive_running),
-            "batch": tallies["batch"].totals(batch_queued, batch_running),
-        },
+        totals=_totals(tallies, counts),
         policy_faults=listeners.policy_faults,
         listener_faults=listeners.listener_faults,
         timer_lateness=home.lateness,
     )
+
+
+def _totals(tallies: dict[str, Tally], counts: tuple[int, int, int, int]) -> dict[str, KindTotals]:
+    interactive_running, interactive_queued, batch_running, batch_queued = counts
+    return {
+        "interactive": tallies["interactive"].totals(interactive_queued, interactive_running),
+        "batch": tallies["batch"].totals(batch_queued, batch_running),
+    }
+
+
+def _overdue(home: Dispatcher, now: float) -> int:
+    running = [*home.admission.interactive_running, *home.admission.batch_running]
+    return sum(call.overdue(now) for call in running)
 
 
 def _oldest(running: dict[Call, None], now: float) -> float:

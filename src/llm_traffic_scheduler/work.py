@@ -37,7 +37,10 @@ def bad_kind(kind: object) -> ConfigError | SchedulerMisuse:
 
 
 def not_a_function(coro_fn: object) -> SchedulerMisuse:
-    """What to raise for work that cannot be called; a coroutine object is closed, so that nothing warns "never awaited"."""
+    """What to raise for work that cannot be called.
+
+    A coroutine object is closed, so that nothing warns "never awaited".
+    """
     if inspect.iscoroutine(coro_fn):
         name = coro_fn.__name__
         coro_fn.close()

@@ -62,11 +62,11 @@ async def test_a_bound_of_zero_lets_nothing_wait_but_everything_run_that_may() -
 
 async def test_without_a_bound_any_number_waits() -> None:
     scheduler, _ = await full()
-    for _ in range(3_000):
+    for _ in range(1_000):
         hold(scheduler, "batch")
     await settle()
 
-    assert scheduler.snapshot().batch_queued == 3_000
+    assert scheduler.snapshot().batch_queued == 1_000
 
 
 async def test_a_place_that_comes_free_can_be_taken_at_once() -> None:

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from llm_traffic_scheduler import QueueTimeout, TrafficScheduler
-from tests.support import Held, account, hold, make_scheduler, noop, settle
+from llm_traffic_scheduler import Decision, QueueTimeout, TrafficScheduler
+from tests.support import Held, Law, account, hold, make_scheduler, noop, settle
 
 
 async def test_the_slot_is_counted_to_the_next_call_before_that_one_wakes() -> None:
@@ -73,6 +73,21 @@ async def test_a_call_takes_a_free_slot_at_once_only_if_nobody_of_its_kind_waits
     assert log == ["first", "second"]
 
 
+async def test_a_call_that_comes_the_moment_the_limit_rises_goes_behind_those_who_wait() -> None:
+    law = Law(lambda now, signals: Decision(1, valid_until=5.0) if now < 5 else Decision(2), reads=frozenset())
+    scheduler = make_scheduler(max_concurrency=8, policy=law)
+    hold(scheduler, "batch")
+    first = hold(scheduler, "batch")
+    await asyncio.sleep(5)
+    assert not first.started  # the timer is about to fire
+
+    newcomer = hold(scheduler, "batch")
+    await settle()
+
+    assert first.started
+    assert not newcomer.started
+
+
 async def test_a_lowered_and_raised_limit_makes_no_slots() -> None:
     scheduler = make_scheduler(max_concurrency=6)
     running = [hold(scheduler) for _ in range(6)]
@@ -113,7 +128,7 @@ async def test_a_slot_passes_any_number_of_dead_waiters_without_recursion() -> N
     first = hold(scheduler)
     hold(scheduler)
     await settle()
-    dead = [hold(scheduler) for _ in range(3 * sys.getrecursionlimit())]
+    dead = [hold(scheduler) for _ in range(sys.getrecursionlimit() + 200)]
     alive = hold(scheduler)
     await settle()
 
@@ -167,7 +182,7 @@ async def queue_up(scheduler: TrafficScheduler, count: int) -> list[Held]:
     return waiting
 
 
-async def test_twenty_thousand_cancelled_waiters_leave_no_memory_behind() -> None:
+async def test_thousands_of_cancelled_waiters_leave_no_memory_behind() -> None:
     scheduler = make_scheduler()
     hold(scheduler), hold(scheduler)
     await settle()
@@ -184,7 +199,7 @@ async def test_twenty_thousand_cancelled_waiters_leave_no_memory_behind() -> Non
     await storm(500)  # what is made once and kept is no leak
     gc.collect()
     before = sys.getallocatedblocks()
-    await storm(20_000)
+    await storm(5_000)
     gc.collect()
 
     assert sys.getallocatedblocks() - before < 1_000  # of more than ten that each call takes
@@ -211,7 +226,7 @@ async def test_a_queue_that_never_empties_keeps_only_those_who_wait() -> None:
     await go_round(200)
     gc.collect()
     before = sys.getallocatedblocks()
-    await go_round(2_000)
+    await go_round(1_000)
     gc.collect()
 
     assert sys.getallocatedblocks() - before < 1_000
@@ -224,7 +239,7 @@ async def test_removing_a_waiting_call_does_not_take_longer_in_a_longer_queue() 
         hold(scheduler), hold(scheduler)
         await settle()
         waiting = await queue_up(scheduler, count)
-        leaving = waiting[:: count // 250]  # 250 of them, from all over the queue
+        leaving = waiting[:: count // 150]  # 150 of them, from all over the queue
         begin = time.process_time()
         for held in leaving:
             held.cancel()
@@ -235,8 +250,8 @@ async def test_removing_a_waiting_call_does_not_take_longer_in_a_longer_queue() 
         await settle()
         return spent / len(leaving)
 
-    short = min([await seconds_per_cancel(500) for _ in range(3)])
-    long = await seconds_per_cancel(10_000)
+    short = min([await seconds_per_cancel(300) for _ in range(3)])
+    long = await seconds_per_cancel(6_000)
 
     # Twenty times the queue; a scan of it would take twenty times as long.
     assert long < 8 * short

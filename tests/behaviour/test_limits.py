@@ -41,12 +41,13 @@ async def test_never_more_calls_run_than_the_caps_allow_whatever_happens() -> No
         )
 
     tasks = []
-    for _ in range(1500):
+    for n in range(600):
         tasks.append(asyncio.create_task(arrive(rng.choice(KINDS))))
         if rng.random() < 0.1:
             rng.choice(tasks).cancel()
         await asyncio.sleep(rng.expovariate(150))
-        scheduler.check()
+        if n % 10 == 0:
+            scheduler.check()
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert peaks["all"] == 5

@@ -244,12 +244,12 @@ async def test_a_chain_of_reactions_does_not_recurse() -> None:
     def react(event: Event) -> None:
         depth[0] += 1
         depth[1] = max(depth)
-        if isinstance(event, CallQueued) and scheduler.snapshot().max_concurrency < 500:
+        if isinstance(event, CallQueued) and scheduler.snapshot().max_concurrency < 300:
             scheduler.configure(max_concurrency=scheduler.snapshot().max_concurrency + 1)
         depth[0] -= 1
 
     scheduler.add_listener(react)
-    calls = [hold(scheduler) for _ in range(400)]
+    calls = [hold(scheduler) for _ in range(200)]
     await settle()
 
     assert all(held.started for held in calls)

@@ -102,6 +102,70 @@ async def test_no_payload_outlives_its_call_even_without_a_garbage_collector(run
     await assert_whole(scheduler)
 
 
+class Label(str):
+    """A label that can be watched: it lives as long as the scheduler remembers the call."""
+
+    __slots__ = ("__weakref__",)
+
+
+async def _remembered(labels: list[weakref.ref[Label]]) -> int:
+    await settle()
+    gc.collect()
+    return sum(ref() is not None for ref in labels)
+
+
+@each_kind
+@pytest.mark.parametrize("others", [0, 1, 2, 3], ids=lambda others: f"{others} others between")
+async def test_calls_that_leave_a_queue_are_forgotten_although_others_wait_on(kind: str, others: int) -> None:
+    scheduler = make_scheduler(max_concurrency=3, batch_max_concurrency=2)
+    stayers = [hold(scheduler, "interactive"), *(hold(scheduler, kind) for _ in range(5))]
+    await settle()
+    other = "batch" if kind == "interactive" else "interactive"
+    labels: list[weakref.ref[Label]] = []
+
+    for number in range(600):
+        for _ in range(others):
+            hold(scheduler, other, queue_timeout=0)
+        label = Label(number)
+        labels.append(weakref.ref(label))
+        leaver = hold(scheduler, kind, label=label)
+        await settle(1)
+        leaver.cancel()
+        await settle(2)
+        assert leaver.task.cancelled()
+    del leaver, label
+
+    assert await _remembered(labels) <= 100  # swept up now and then, whoever else came between
+    for held in stayers:
+        held.release()
+    await assert_whole(scheduler)
+    assert await _remembered(labels) == 0
+
+
+@each_door
+async def test_calls_served_out_of_their_order_of_arrival_are_forgotten(run: Door) -> None:
+    scheduler = make_scheduler()
+    blockers = [hold(scheduler), hold(scheduler)]
+    await settle()
+    labels: list[weakref.ref[Label]] = []
+
+    async def calls() -> None:
+        tasks = []
+        for number in range(300):
+            label = Label(number)
+            labels.append(weakref.ref(label))
+            tasks.append(start(run(scheduler, "interactive", asyncio.sleep, 0, priority=-number, label=label)))
+        await settle()
+        for held in blockers:
+            held.release()
+        await asyncio.gather(*tasks)
+
+    await calls()
+
+    assert await _remembered(labels) == 0
+    await assert_whole(scheduler)
+
+
 async def _begun(scheduler: TrafficScheduler, run: Door, kind: str) -> Coroutine[Any, Any, Any]:
     """A call that somebody drives by hand, as far as it goes: it waits, or its function does."""
     coroutine = run(scheduler, kind, asyncio.Event().wait)

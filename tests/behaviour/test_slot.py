@@ -286,48 +286,6 @@ async def test_an_option_that_does_not_exist_is_refused_where_it_is_written() ->
         scheduler.slot("batch", queue_timeou=3)  # type: ignore[call-arg]
 
 
-_IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
-    ("priority", {"priority": float("nan")}),
-    ("priority", {"priority": True}),
-    ("priority", {"priority": "high"}),
-    ("queue_timeout", {"queue_timeout": float("nan")}),
-    ("queue_timeout", {"queue_timeout": "5"}),
-    ("run_timeout", {"run_timeout": 0}),
-    ("label", {"label": 7}),
-]
-
-
-@each_door
-@pytest.mark.parametrize("name, options", _IMPOSSIBLE, ids=[repr(options) for _, options in _IMPOSSIBLE])
-async def test_an_impossible_option_is_refused_at_the_door_and_nothing_is_queued(
-    run: Door, name: str, options: dict[str, Any]
-) -> None:
-    scheduler = make_scheduler()
-
-    with pytest.raises(ConfigError, match=f"{name} must be"):
-        await run(scheduler, "batch", here, **options)
-
-    assert account(scheduler, "batch").submitted == 0
-    await assert_whole(scheduler)
-
-
-@each_door
-@pytest.mark.parametrize("kind", ["", "Batch", "interactive ", 3, b"batch", object()], ids=repr)
-async def test_a_kind_that_does_not_exist_is_refused_at_the_door(run: Door, kind: Any) -> None:
-    scheduler = make_scheduler()
-
-    with pytest.raises(ConfigError, match="kind must be"):
-        await run(scheduler, kind, here)
-
-    assert account(scheduler, "interactive").submitted == account(scheduler, "batch").submitted == 0
-
-
-@each_door
-async def test_without_a_kind_the_message_says_what_to_write(run: Door) -> None:
-    with pytest.raises(SchedulerMisuse, match=r'submit\("interactive", ...\)'):
-        await run(make_scheduler(), None, here)
-
-
 @each_door
 async def test_all_options_work_through_both_doors(run: Door) -> None:
     scheduler = make_scheduler()

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import PressurePolicy, SchedulerMisuse, SchedulerSnapshot, TrafficScheduler
+from llm_traffic_scheduler import (
+    PressurePolicy,
+    QueueTimeout,
+    RunTimeout,
+    SchedulerMisuse,
+    SchedulerSnapshot,
+    TrafficScheduler,
+)
 from llm_traffic_scheduler.testing import run_virtual
 from tests.behaviour.doors import assert_whole, start
 from tests.support import Recorder, hold, make_scheduler, noop, settle
@@ -44,7 +51,7 @@ def elsewhere(function: Callable[[], Any]) -> Any:
 def quick_switching() -> Iterator[None]:
     """Threads take turns as often as they can."""
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    sys.setswitchinterval(1e-5)
     try:
         yield
     finally:
@@ -78,7 +85,7 @@ async def _traffic(scheduler: TrafficScheduler, seed: int, calls: int) -> None:
 
     tasks: list[asyncio.Task[Any]] = []
     for number in range(calls):
-        kind = chance.choice(("interactive", "batch"))
+        kind: Any = chance.choice(("interactive", "batch"))
         options: dict[str, Any] = {"label": str(number), "priority": chance.randrange(3)}
         if chance.random() < 0.3:
             options["queue_timeout"] = chance.random()
@@ -90,7 +97,9 @@ async def _traffic(scheduler: TrafficScheduler, seed: int, calls: int) -> None:
             chance.choice(tasks).cancel()
         if chance.random() < 0.7:
             await asyncio.sleep(chance.random() / 50)
-    await asyncio.gather(*tasks, return_exceptions=True)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    known = (ConnectionError, asyncio.CancelledError, QueueTimeout, RunTimeout)
+    assert [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, known)] == []
 
 
 def _busy_scheduler() -> TrafficScheduler:
@@ -114,7 +123,7 @@ def test_reading_at_any_instant_changes_nothing_of_what_follows(seed: int) -> No
                 await asyncio.sleep(0.003)
 
         reading = start(reader() if read else asyncio.sleep(0))
-        await _traffic(scheduler, seed, 300)
+        await _traffic(scheduler, seed, 200)
         reading.cancel()
         events.append([repr(event) for event in recorder.events])
         ends.append(scheduler.snapshot())
@@ -122,7 +131,7 @@ def test_reading_at_any_instant_changes_nothing_of_what_follows(seed: int) -> No
     run_virtual(play(read=False))
     run_virtual(play(read=True))
 
-    assert len(events[0]) > 600
+    assert len(events[0]) > 400
     assert events[0] == events[1]
     assert ends[0] == ends[1]
 
@@ -151,13 +160,13 @@ async def test_readers_in_other_threads_never_fail_and_never_disturb_the_loop(lo
         for thread in threads:
             thread.start()
         # Virtual time runs while other threads do: this is as busy as a loop can be.
-        await _traffic(scheduler, 7, 1_500)
+        await _traffic(scheduler, 7, 400)
         stop.set()
         for thread in threads:
             thread.join()
 
     assert errors == []
-    assert looks > 10
+    assert looks > 0
     await assert_whole(scheduler)
 
 

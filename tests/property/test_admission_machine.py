@@ -17,6 +17,7 @@ from tests.unit.core.jobs import Job
 # Multiples of 1/4 stay exact however many are added, so "at the deadline" is hit and not just passed.
 TIMES = st.integers(0, 60).map(lambda quarters: quarters / 4)
 PRIORITIES = st.sampled_from([-1, 0, 0, 0.5, 2])
+BOUNDS = st.sampled_from([None, None, 0, 3])
 KINDS = st.sampled_from(["interactive", "batch"])
 
 
@@ -25,7 +26,8 @@ def limits(draw: st.DrawFn) -> Limits:
     cap = draw(st.integers(2, 8))
     batch_max = draw(st.integers(1, cap - 1))
     batch_min = draw(st.integers(1, batch_max))
-    return Limits(cap, batch_max, batch_min, starvation_timeout=draw(st.sampled_from([None, 0.0, 1.0, 5.0])))
+    bound, other = draw(BOUNDS), draw(BOUNDS)
+    return Limits(cap, batch_max, batch_min, bound, other, draw(st.sampled_from([None, 0.0, 1.0, 5.0])))
 
 
 @dataclass
@@ -87,10 +89,20 @@ class Dull:
         if not job.interactive:
             self.batch_stood_still_since = now
 
-    def wait(self, job: Job, now: float) -> None:
-        if not job.interactive and not self.queue("batch"):
+    def offer(self, job: Job, now: float) -> int:
+        """It runs, waits, or is turned away; a newcomer passes nobody of its kind."""
+        kind = kind_of(job)
+        queue = self.queue(kind)
+        bound = self.limits.max_queued_interactive if job.interactive else self.limits.max_queued_batch
+        if not queue and self.may_start(kind, now):
+            self.start(job, now)
+            return RUNNING
+        if (bound is not None and len(queue) >= bound) or job.deadline <= now:
+            return GONE
+        if not job.interactive and not queue:
             self.batch_stood_still_since = max(self.batch_stood_still_since, now)
         self.waiting.append(job)
+        return QUEUED
 
     def resume(self, paused: frozenset[str], now: float) -> None:
         if "batch" in self.paused - paused:
@@ -125,15 +137,10 @@ class AdmissionMachine(RuleBasedStateMachine):
         for _ in range(times):
             job = Job(kind == "interactive", priority, self.now + patience, self.now, observed)
             self.offered += 1
-            runs = not self.dull.queue(kind) and self.dull.may_start(kind, self.now)
-            assert self.admission.offer(job) == runs
-            if runs:
-                self.dull.start(job, self.now)
-            elif job.deadline <= self.now:
-                self.gone.append(job)  # the shell turns it away
-            else:
-                self.admission.enqueue(job, self.now)
-                self.dull.wait(job, self.now)
+            state = self.admission.offer(job)
+            assert state == job.state == self.dull.offer(job, self.now)
+            if state == GONE:
+                self.gone.append(job)
             self.settle()
 
     @precondition(lambda self: self.dull.waiting)

@@ -25,11 +25,10 @@ ONE_PERCENT = 0.01
 class Recording:
     """The pressure law, with a note of what it was asked and what it said."""
 
-    reads = PressurePolicy.reads
-
     def __init__(self, rps_threshold: float, p95_threshold: float) -> None:
         self.rps_threshold, self.p95_threshold = rps_threshold, p95_threshold
         self._law = PressurePolicy(rps_threshold, p95_threshold)
+        self.reads = self._law.reads
         self.asked: list[tuple[Signals, Decision]] = []
 
     def advance(self, now: float, signals: Signals) -> None:
@@ -96,7 +95,7 @@ class SignalsMachine(RuleBasedStateMachine):
 
     async def nightly(self) -> None:
         while True:
-            await self.scheduler.submit("batch", asyncio.sleep, 0.37)
+            await self.scheduler.submit("batch", asyncio.sleep, 0.3 * self.window)
 
     async def chat(self, lasts: float, fails: bool, observed: bool) -> None:
         chat = Chat(self.loop.time(), observed)
@@ -117,13 +116,13 @@ class SignalsMachine(RuleBasedStateMachine):
 
     @rule(
         number=st.integers(1, 8),
-        lasts=st.one_of(st.floats(0.01, 1.0), st.floats(0.01, 30.0)),
+        share=st.one_of(st.floats(0.001, 0.2), st.floats(0.01, 3.0)),
         fails=st.sampled_from([False, False, False, True]),
         observed=st.sampled_from([True, True, True, False]),
     )
-    def arrive(self, number: int, lasts: float, fails: bool, observed: bool) -> None:
+    def arrive(self, number: int, share: float, fails: bool, observed: bool) -> None:
         for _ in range(number):
-            self.tasks.append(self.loop.create_task(self.chat(lasts, fails, observed)))
+            self.tasks.append(self.loop.create_task(self.chat(share * self.window, fails, observed)))
         self.passes()
 
     @rule(share=st.one_of(st.floats(0.001, 0.2), st.floats(0.001, 1.5)))
@@ -134,7 +133,7 @@ class SignalsMachine(RuleBasedStateMachine):
 
     def passes(self) -> None:
         """Let everything happen that does not take time."""
-        for _ in range(5):
+        for _ in range(3):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()
 

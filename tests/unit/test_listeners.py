@@ -9,18 +9,18 @@ import logging
 
 import pytest
 
-from llm_traffic_scheduler import CallQueued, Event
+from llm_traffic_scheduler import Decision, Event, LimitChanged
 from llm_traffic_scheduler.listeners import Listeners
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 
 
 def event(number: int) -> Event:
-    return CallQueued(float(number), "batch", None, number)
+    return LimitChanged(float(number), number, number + 1, 0.0, "policy")
 
 
-def tell(listeners: Listeners, *events: Event) -> None:
-    for one in events:
-        listeners.emit(one)
+def tell(listeners: Listeners, *numbers: int) -> None:
+    for number in numbers:
+        listeners.limit_changed(float(number), Decision(number), Decision(number + 1))
     listeners.flush()
 
 
@@ -30,7 +30,7 @@ def test_listeners_are_called_in_the_order_in_which_they_were_added() -> None:
     for name in "abc":
         listeners.add(lambda event, name=name: heard.append((name, event)))  # type: ignore[misc]
 
-    tell(listeners, event(1), event(2))
+    tell(listeners, 1, 2)
 
     assert heard == [(name, event(number)) for number in (1, 2) for name in "abc"]
 
@@ -40,7 +40,7 @@ def test_nothing_is_told_before_the_flush() -> None:
     heard: list[Event] = []
     listeners.add(heard.append)
 
-    listeners.emit(event(1))
+    listeners.limit_changed(1.0, Decision(1), Decision(2))
     assert heard == []
 
     listeners.flush()
@@ -57,12 +57,12 @@ def test_what_follows_from_a_callback_is_told_after_the_present_events_and_not_b
         depth[1] = max(depth)
         heard.append(told.at)
         if told.at < 5000:
-            tell(listeners, event(int(told.at) + 2))
+            tell(listeners, int(told.at) + 2)
         depth[0] -= 1
 
     listeners.add(meddle)
 
-    tell(listeners, event(1), event(2))
+    tell(listeners, 1, 2)
 
     assert heard == list(range(1, 5002))
     assert depth[1] == 1
@@ -78,7 +78,7 @@ def test_a_listener_that_raises_does_not_keep_the_others_from_hearing() -> None:
     listeners.add(broken)
     listeners.add(heard.append)
 
-    tell(listeners, event(1), event(2))
+    tell(listeners, 1, 2)
 
     assert heard == [event(1), event(2)]
     assert listeners.listener_faults == 2
@@ -94,7 +94,7 @@ def test_each_kind_of_error_is_logged_once_with_its_traceback(caplog: pytest.Log
 
     listeners.add(broken)
 
-    tell(listeners, *(event(number) for number in range(4)))
+    tell(listeners, *range(4))
     listeners.policy_fault(errors[3])  # the same kind of error in another place
 
     logged = [record.exc_info[1] for record in caplog.records if record.exc_info]
@@ -117,7 +117,7 @@ def test_a_log_handler_that_raises_does_no_harm() -> None:
     logger, handler = logging.getLogger("llm_traffic_scheduler"), Broken()
     logger.addHandler(handler)
     try:
-        tell(listeners, event(1))
+        tell(listeners, 1)
     finally:
         logger.removeHandler(handler)
 
@@ -128,10 +128,10 @@ def test_a_removed_listener_hears_nothing_more() -> None:
     listeners = Listeners("house")
     heard: list[Event] = []
     listeners.add(heard.append)
-    tell(listeners, event(1))
+    tell(listeners, 1)
 
     listeners.remove(heard.append)
-    tell(listeners, event(2))
+    tell(listeners, 2)
 
     assert heard == [event(1)]
     assert not listeners.callbacks
@@ -142,10 +142,10 @@ def test_one_added_twice_is_called_twice_and_removed_once() -> None:
     heard: list[Event] = []
     listeners.add(heard.append)
     listeners.add(heard.append)
-    tell(listeners, event(1))
+    tell(listeners, 1)
 
     listeners.remove(heard.append)
-    tell(listeners, event(2))
+    tell(listeners, 2)
 
     assert heard == [event(1), event(1), event(2)]
 
@@ -166,7 +166,7 @@ def test_a_listener_may_take_itself_out_while_it_is_told() -> None:
     listeners.add(once)
     listeners.add(lambda told: heard.append("always"))
 
-    tell(listeners, event(1), event(2))
+    tell(listeners, 1, 2)
 
     assert heard == ["once", "always", "always"]
 
@@ -183,7 +183,7 @@ def test_what_is_meant_for_the_process_goes_on_from_a_loop_callback_of_its_own(e
     listeners.add(interrupted)
     listeners.add(heard.append)
 
-    loop.call_soon(tell, listeners, event(1))
+    loop.call_soon(tell, listeners, 1)
     with pytest.raises(type(error)):
         loop.run_forever()
     loop.close()

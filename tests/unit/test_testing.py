@@ -222,7 +222,7 @@ def test_cancelling_costs_the_same_among_a_hundred_thousand_timers_as_among_ten(
     few, many = run_virtual(seconds_to_cancel(among=10)), run_virtual(seconds_to_cancel(among=100_000))
 
     # 1.0 to 1.3 as built, above 20 if each hundredth cancel swept.
-    assert many < 6 * few
+    assert many < 10 * few
 
 
 def test_an_instant_that_is_none_is_refused() -> None:
@@ -414,5 +414,5 @@ def test_a_hundred_thousand_sleeps_at_distinct_instants_take_seconds() -> None:
         await asyncio.gather(*(sleeper(number / 1000) for number in range(1000)))
 
     # 1 to 2 s on two noisy cores; a scan over the timers at each jump would take minutes.
-    with real_seconds(below=20):
+    with real_seconds(below=60):
         run_virtual(main())

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from .arrival_order import SWEEP_EVERY, ArrivalOrder
+from .arrival_order import SLACK, ArrivalOrder
 from .priority_queue import PriorityQueue
 
 __all__ = ["GONE", "QUEUED", "RUNNING", "Admissible", "Admission", "BatchLimit", "Limits"]
@@ -42,6 +42,11 @@ class Admissible(Protocol):
 
     @property
     def waiting(self) -> bool: ...
+
+    @property
+    def left(self) -> bool:
+        """Its caller has gone, and it must not start."""
+        ...
 
 
 CallT = TypeVar("CallT", bound=Admissible)
@@ -93,6 +98,7 @@ class Admission(Generic[CallT]):
         "_waiting_since",
         "batch_queue",
         "batch_running",
+        "dropped",
         "interactive_queue",
         "interactive_running",
         "limits",
@@ -107,6 +113,8 @@ class Admission(Generic[CallT]):
         self.interactive_running: dict[CallT, None] = {}
         self.batch_running: dict[CallT, None] = {}
         self.paused: frozenset[str] = frozenset()
+        # Calls that `fill` found left; whoever calls it takes them out and accounts for them.
+        self.dropped: list[CallT] = []
         # Time alone may change who runs or waits: somebody has a deadline, or batch work waits although a slot is free.
         self.timed = False
         self._limiter = limiter
@@ -148,14 +156,12 @@ class Admission(Generic[CallT]):
             return GONE
         if not call.interactive and not queue.size:
             self._waiting_since = now
+        call.state = QUEUED
         queue.push(call, call.priority, call.number)
         order.append(call)
-        if not call.number % SWEEP_EVERY:
-            order.sweep(queue.size)
         if call.deadline != _NEVER:
             self._deadlines.push(call, call.deadline, call.number)
             self.timed = True
-        call.state = QUEUED
         return QUEUED
 
     def bound(self, interactive: bool) -> int | None:
@@ -169,8 +175,9 @@ class Admission(Generic[CallT]):
         if call.deadline != _NEVER:
             self._deadlines.discard(call.number)
         call.state = GONE
-        if not queue.size:
-            self._order(call.interactive).clear()
+        order = self._order(call.interactive)
+        if not queue.size or len(order) > 2 * queue.size + SLACK:
+            order.sweep(queue.size)
 
     def release(self, call: CallT) -> None:
         """Take back the slot of a call that runs."""
@@ -186,7 +193,10 @@ class Admission(Generic[CallT]):
         return expired
 
     def fill(self, now: float) -> list[CallT]:
-        """Start every waiting call that may run, in order, and return them. Call `expire` first."""
+        """Start every waiting call that may run, in order, and return them. Call `expire` first.
+
+        One whose caller has left in this same pass, and has not noticed yet, is dropped: the slot goes on to the next.
+        """
         started: list[CallT] = []
         interactive_queue, batch_queue, cap = self.interactive_queue, self.batch_queue, self._cap
         running = len(self.interactive_running) + len(self.batch_running)
@@ -197,23 +207,30 @@ class Admission(Generic[CallT]):
                 and self._interactive_ceiling
                 and not (self._batch_starves(now) and self._batch_allowed(now))
             ):
-                call, order = interactive_queue.pop(), self._interactive_order
-                self.interactive_running[call] = None
+                queue, order, slots = interactive_queue, self._interactive_order, self.interactive_running
             elif batch_queue.size and self._batch_allowed(now):
-                call, order = batch_queue.pop(), self._batch_order
-                self.batch_running[call] = None
-                self._last_batch_start = now
+                queue, order, slots = batch_queue, self._batch_order, self.batch_running
             else:
                 held_back = batch_queue.size > 0 and self._batch_ceiling > len(self.batch_running)
                 break
-            running += 1
-            call.state = RUNNING
-            call.started_at = now
+            call = queue.pop()
             if order[0] is call:
                 order.popleft()
             if call.deadline != _NEVER:
                 self._deadlines.discard(call.number)
-            started.append(call)
+            if call.left:
+                call.state = GONE
+                self.dropped.append(call)
+            else:
+                running += 1
+                slots[call] = None
+                call.state = RUNNING
+                call.started_at = now
+                started.append(call)
+            if order and (not queue.size or len(order) > 2 * queue.size + SLACK):
+                order.sweep(queue.size)
+        if started and not started[-1].interactive:
+            self._last_batch_start = now
         self.timed = held_back or self._deadlines.size > 0
         return started
 
@@ -340,7 +357,7 @@ class Admission(Generic[CallT]):
         assert len(self._deadlines) == sum(call.deadline < math.inf for call in waiting)
         for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
             assert set(self._order(interactive).live()) == set(queue)
-            assert len(self._order(interactive)) <= 2 * len(queue) + SWEEP_EVERY
+            assert len(self._order(interactive)) <= 2 * len(queue) + SLACK
 
     def check_conserving(self, now: float) -> None:
         """Assert that no call that may run is waiting; for tests, after `expire` and `fill`."""

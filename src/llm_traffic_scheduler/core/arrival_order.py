@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, Protocol, TypeVar
 
-__all__ = ["SWEEP_EVERY", "ArrivalOrder", "Waiting"]
+__all__ = ["SLACK", "ArrivalOrder", "Waiting"]
 
-SWEEP_EVERY: Final = 64
-"""How many items may be appended between two sweeps."""
+SLACK: Final = 64
+"""Items that have left may stay until they outnumber those that wait by more than this."""
 
 
 class Waiting(Protocol):
@@ -29,7 +29,8 @@ ItemT = TypeVar("ItemT", bound=Waiting)
 class ArrivalOrder(deque[ItemT]):
     """Items in the order they were appended; those that no longer wait are skipped, and swept up later.
 
-    A deque, so that `append` is as cheap as it gets; whoever appends calls `sweep` now and then.
+    A deque, so that `append` is as cheap as it gets; whoever changes something calls `sweep` as
+    soon as there are more than twice as many items as wait, and `SLACK`.
 
     Complexity: `append` O(1), `sweep` O(1) amortised; `oldest` as many steps as items at the
     front have left since the last sweep.
@@ -38,7 +39,7 @@ class ArrivalOrder(deque[ItemT]):
     __slots__ = ()
 
     def sweep(self, waiting: int) -> None:
-        """Let go of items that have left; `waiting` is how many have not. At most as many and `SWEEP_EVERY` stay."""
+        """Let go of items that have left; `waiting` is how many have not. At most as many that have left stay."""
         while self and not self[0].waiting:
             self.popleft()
         if len(self) > 2 * waiting:

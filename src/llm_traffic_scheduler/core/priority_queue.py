@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 __all__ = ["PriorityQueue"]
@@ -104,7 +105,7 @@ class PriorityQueue(Generic[ItemT]):
         heap, run, dead = self._heap, list(self._run), self._dead
         numbers = {number for _, number, _ in (*heap, *run)}
         assert all(heap[(child - 1) // 2][:2] <= heap[child][:2] for child in range(1, len(heap))), "no heap"
-        assert all(before[:2] < after[:2] for before, after in zip(run, run[1:], strict=False)), "no run"
+        assert all(before[:2] < after[:2] for before, after in pairwise(run)), "no run"
         assert len(numbers) == len(heap) + len(run), "two entries share a number"
         assert dead <= numbers, "a dead number is not in the queue"
         assert self.size == len(numbers) - len(dead), "the size is off"

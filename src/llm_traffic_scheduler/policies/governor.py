@@ -169,7 +169,9 @@ class Governor:
         signals = self._signals(now, reading)
         try:
             decision = self._whole(self._caught_up(now).decide(now, signals), signals)
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a CancelledError too: nobody's task is meant
             decision = self._fallback(now)
         return decision, signals, reading
 
@@ -201,9 +203,19 @@ class Governor:
         return decision
 
     def _whole(self, decision: Decision, signals: Signals) -> Decision:
+        """The decision with its limit inside the bounds, if it is one."""
         limit = decision.limit
-        if not isinstance(limit, int) or isinstance(limit, bool):
-            raise ConfigError(f"{self.policy!r} must decide on a whole number of calls, got {limit!r}")
+        if (
+            not isinstance(limit, int)
+            or isinstance(limit, bool)
+            or not isinstance(decision.pressure, (int, float))
+            or not isinstance(decision.valid_until, (int, float))
+            or not isinstance(decision.reason, str)
+        ):
+            raise ConfigError(
+                f"{self.policy!r} must decide on a whole number of calls, with numbers for pressure and "
+                f"valid_until and a string for the reason, got {decision!r}"
+            )
         inside = min(signals.batch_max, max(signals.batch_min, limit))
         return decision if inside == limit else replace(decision, limit=inside)
 

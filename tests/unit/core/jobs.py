@@ -59,12 +59,11 @@ def batch(*, priority: float = 0, deadline: float = math.inf, submitted: float =
     return Job(interactive=False, priority=priority, deadline=deadline, submitted=submitted)
 
 
-def arrive(admission: Admission[Job], *jobs: Job, now: float = 0.0) -> None:
+def arrive(admission: Admission[Job], *jobs: Job) -> None:
     """Each job runs or waits, and what may run runs, as after a submit."""
     for job in jobs:
-        if not admission.offer(job):
-            admission.enqueue(job, now)
-        admission.fill(now)
+        admission.offer(job)
+        admission.fill(job.submitted)
         admission.check()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 import weakref
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_a_call_that_finds_room_runs_at_once() -> None:
     admission = make_admission()
     job = Job(submitted=3.0)
 
-    assert admission.offer(job)
+    assert admission.offer(job) == RUNNING
 
     assert (job.state, job.started_at) == (RUNNING, 3.0)
     assert admission.counts == (1, 0, 0, 0)
@@ -56,7 +57,7 @@ def test_batch_at_its_limit_does_not_block_interactive_work() -> None:
 
     chat = Job()
 
-    assert admission.offer(chat)
+    assert admission.offer(chat) == RUNNING
     assert admission.counts == (1, 0, 2, 3)
 
 
@@ -78,7 +79,7 @@ def test_a_newcomer_never_passes_a_call_of_its_kind_that_waits(interactive: bool
     arrive(admission, Job(interactive=interactive))
     admission.set_paused(frozenset(), 0.0)  # and nobody has filled yet
 
-    assert not admission.offer(Job(interactive=interactive, priority=-1))
+    assert admission.offer(Job(interactive=interactive, priority=-1)) == QUEUED
 
 
 def test_batch_never_holds_the_last_slot() -> None:
@@ -87,7 +88,7 @@ def test_batch_never_holds_the_last_slot() -> None:
     arrive(admission, *(batch() for _ in range(10)))
 
     assert admission.counts == (0, 0, 2, 8)
-    assert admission.offer(Job())
+    assert admission.offer(Job()) == RUNNING
 
 
 def test_the_batch_limit_is_asked_before_each_single_start() -> None:
@@ -167,8 +168,8 @@ def test_pausing_outlives_a_change_of_limits() -> None:
 
     admission.set_limits(Limits(max_concurrency=8, batch_max=6))
 
-    assert not admission.offer(Job())
-    assert not admission.offer(batch())
+    assert admission.offer(Job()) == QUEUED
+    assert admission.offer(batch()) == QUEUED
 
 
 def test_a_withdrawn_call_never_runs_and_the_next_one_moves_up() -> None:
@@ -212,19 +213,17 @@ def test_two_thousand_withdrawn_calls_leave_no_memory_behind() -> None:
     occupy(admission)
     jobs = [Job(deadline=1e6 + index, priority=index % 7) for index in range(2000)]
     for job in jobs:
-        assert not admission.offer(job)
-        admission.enqueue(job, 0.0)
+        assert admission.offer(job) == QUEUED
     stayers, leavers = jobs[::100], [job for index, job in enumerate(jobs) if index % 100]
     random.Random(1).shuffle(leavers)
     traces = [weakref.ref(job) for job in leavers]
 
     for job in leavers:
         admission.withdraw(job)
-    arrive(admission, *(Job() for _ in range(64)))  # the arrival order is swept when somebody comes
     del jobs, leavers, job
 
     # The heaps keep at most as many dead as living, the arrival order as many, plus 64.
-    assert sum(trace() is not None for trace in traces) <= len(stayers) + 2 * 64
+    assert sum(trace() is not None for trace in traces) <= 2 * (len(stayers) + 64)
     admission.check()
 
 
@@ -238,14 +237,53 @@ def test_calls_of_both_kinds_in_turn_leave_no_memory_behind(first: bool) -> None
 
     for number in range(1000):
         job = Job(interactive=first == (number % 2 == 0))
-        admission.offer(job)
-        admission.enqueue(job, 0.0)
+        assert admission.offer(job) == QUEUED
         admission.withdraw(job)
         traces.append(weakref.ref(job))
     del job
 
     assert sum(trace() is not None for trace in traces) <= 2 * (2 + 64)
     admission.check()
+
+
+def test_calls_that_pass_a_patient_one_leave_no_memory_behind() -> None:
+    admission = make_admission()
+    running, _ = occupy(admission)
+    arrive(admission, Job(priority=9), *(Job() for _ in range(500)))
+
+    traces = []
+    for _ in range(500):
+        traces.append(weakref.ref(running))
+        (running,) = release(admission, running)  # checks, too, that no invariant breaks on the way
+
+    assert sum(trace() is not None for trace in traces) <= 2 * (1 + 64)
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+@pytest.mark.parametrize("bound", [0, 2])
+def test_a_queue_takes_as_many_as_its_bound_and_turns_the_next_away(interactive: bool, bound: int) -> None:
+    admission = make_admission()
+    occupy(admission)
+    admission.set_limits(replace(admission.limits, max_queued_interactive=bound, max_queued_batch=bound))
+    arrive(admission, *(Job(interactive) for _ in range(bound)))
+    refused = Job(interactive)
+
+    assert admission.offer(refused) == refused.state == GONE
+    assert admission.offer(Job(not interactive)) == (GONE if bound == 0 else QUEUED)
+    assert len(list(admission.calls())) == 2 + bound + (bound > 0)
+
+
+@pytest.mark.parametrize("deadline, state", [(9.0, GONE), (10.0, GONE), (10.001, QUEUED)])
+def test_a_call_whose_time_to_wait_is_over_never_enters_the_queue(deadline: float, state: int) -> None:
+    admission = make_admission()
+    first, _ = occupy(admission)
+
+    assert admission.offer(Job(submitted=10.0, deadline=deadline)) == state
+    assert len(admission.interactive_queue) == (state == QUEUED)
+
+    # With room there is nothing to wait for.
+    admission.release(first)
+    assert state == QUEUED or admission.offer(Job(submitted=10.0, deadline=deadline)) == RUNNING
 
 
 def test_nothing_has_to_be_looked_at_while_nothing_waits() -> None:

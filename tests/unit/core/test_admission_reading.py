@@ -15,8 +15,8 @@ from tests.unit.core.jobs import Job, arrive, batch, make_admission, occupy, rel
 def test_the_longest_wait_of_a_kind_is_that_of_its_oldest_call_whatever_the_priorities() -> None:
     admission = make_admission()
     first, _ = occupy(admission)
-    arrive(admission, Job(priority=9, submitted=1.0), now=1.0)
-    arrive(admission, urgent := Job(priority=0, submitted=5.0), now=5.0)
+    arrive(admission, Job(priority=9, submitted=1.0))
+    arrive(admission, urgent := Job(priority=0, submitted=5.0))
 
     assert release(admission, first, 6.0) == [urgent]
     assert admission.oldest_wait(True, 8.0) == 7.0
@@ -26,9 +26,9 @@ def test_the_longest_wait_of_a_kind_is_that_of_its_oldest_call_whatever_the_prio
 def test_unfinished_calls_are_those_that_run_and_those_that_wait() -> None:
     admission = make_admission()
     arrive(admission, Job(submitted=0.0))
-    arrive(admission, Job(submitted=4.0), now=4.0)
-    arrive(admission, Job(submitted=6.0), now=6.0)
-    arrive(admission, Job(submitted=9.0), now=9.0)
+    arrive(admission, Job(submitted=4.0))
+    arrive(admission, Job(submitted=6.0))
+    arrive(admission, Job(submitted=9.0))
 
     assert admission.unfinished(10.0, 3.0) == ([10.0, 6.0, 4.0], 9.0)
     assert admission.oldest_unfinished(10.0) == 10.0

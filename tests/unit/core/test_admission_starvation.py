@@ -17,8 +17,8 @@ def starving(timeout: float | None = 30.0, *, max_concurrency: int = 2) -> tuple
     admission.set_limits(replace(admission.limits, starvation_timeout=timeout))
     running = occupy(admission)
     nightly = batch(submitted=10.0)
-    arrive(admission, nightly, now=10.0)
-    arrive(admission, *(Job(submitted=11.0) for _ in range(5)), now=11.0)
+    arrive(admission, nightly)
+    arrive(admission, *(Job(submitted=11.0) for _ in range(5)))
     return admission, running, nightly
 
 
@@ -32,7 +32,7 @@ def test_batch_that_waited_the_starvation_timeout_gets_the_next_free_slot() -> N
 def test_the_guard_passes_one_batch_call_and_then_counts_anew() -> None:
     admission, running, nightly = starving(max_concurrency=4)
     second = batch(submitted=12.0)
-    arrive(admission, second, now=12.0)
+    arrive(admission, second)
 
     assert release(admission, running[0], 100.0) == [nightly]
     assert all(job.interactive for job in release(admission, nightly, 129.9))
@@ -45,8 +45,8 @@ def test_the_guard_counts_from_when_the_batch_queue_became_non_empty() -> None:
     arrive(admission, *running)  # the last batch start is at 0
     assert release(admission, running[0], 1.0) == []
     chat, late = Job(submitted=100.0), batch(submitted=100.0)
-    arrive(admission, chat, late, now=100.0)
-    arrive(admission, Job(submitted=100.0), now=100.0)
+    arrive(admission, chat, late)
+    arrive(admission, Job(submitted=100.0))
 
     assert late not in release(admission, running[1], 129.0)
     assert release(admission, chat, 130.0) == [late]

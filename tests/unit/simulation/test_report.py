@@ -59,6 +59,12 @@ def test_a_few_milliseconds_of_a_busy_machine_are_no_difference() -> None:
     assert scenario_remarks(peak_run(SPLIT, jittery))[0].startswith("All arms are equal for interactive calls")
 
 
+def test_a_batch_that_is_done_a_moment_sooner_is_no_difference_either() -> None:
+    ahead = arm_run("priority with fixed split (6)", batch_ends=(9.6,), limit=None)
+
+    assert len(scenario_remarks(peak_run(ahead, arm_run()))) == 1
+
+
 def test_the_limit_is_drawn_between_its_bounds() -> None:
     line = limit_line(arm_run(), 1, 6)
 

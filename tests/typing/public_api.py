@@ -1,0 +1,277 @@
+"""What type checkers know of the public names. Checked by `mypy --strict`, never run.
+
+Keeps API.md's signatures. Each `type: ignore` is a use that must be refused: `warn_unused_ignores`, part of strict,
+fails where it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Literal, assert_never, assert_type
+
+from llm_traffic_scheduler import (
+    CallFinished,
+    CallInfo,
+    CallQueued,
+    CallRejected,
+    CallStarted,
+    CloseReport,
+    Decision,
+    Event,
+    FixedPolicy,
+    KindTotals,
+    LimitChanged,
+    LimitPolicy,
+    PressurePolicy,
+    QueueFull,
+    QueueTimeout,
+    Rejected,
+    RunTimeout,
+    SchedulerSnapshot,
+    Signals,
+    Slot,
+    TrafficKind,
+    TrafficScheduler,
+    TrafficSnapshot,
+    current_slot,
+)
+from llm_traffic_scheduler.testing import VirtualTimeLoop, run_virtual
+
+scheduler = TrafficScheduler(max_concurrency=8, interactive_p95_threshold=0.5)
+
+
+async def ask(question: str, temperature: float = 0.0) -> list[str]:
+    return [question]
+
+
+async def embed(texts: list[str], /, *, model: str) -> dict[str, float]:
+    return {}
+
+
+async def ping() -> None: ...
+
+
+def later(seconds: int) -> asyncio.Future[bytes]:
+    return asyncio.get_running_loop().create_future()
+
+
+def awaitable(number: int) -> Awaitable[int]:
+    return asyncio.sleep(0, number)
+
+
+def blocking(question: str) -> str:
+    return question
+
+
+class Client:
+    async def complete(self, prompt: str, tokens: int) -> tuple[str, int]:
+        return prompt, tokens
+
+    async def __call__(self, prompt: str) -> str:
+        return prompt
+
+
+async def results_have_the_type_that_the_function_returns() -> None:
+    assert_type(await scheduler.submit("interactive", ask, "why?"), list[str])
+    assert_type(await scheduler.submit("batch", ask, "why?", 0.7, priority=5), list[str])
+    assert_type(await scheduler.submit(TrafficKind.BATCH, ping), None)
+    assert_type(await scheduler.submit("batch", later, 3), bytes)
+    assert_type(await scheduler.submit("batch", awaitable, 3), int)
+    assert_type(await scheduler.submit("batch", lambda: embed(["a"], model="small")), dict[str, float])
+    assert_type(await scheduler.submit("batch", partial(ask, "why?", temperature=0.7)), list[str])
+    assert_type(await scheduler.submit("batch", partial(embed, model="small"), ["a"]), dict[str, float])
+    assert_type(await scheduler.submit("batch", Client().complete, "why?", 100), tuple[str, int])
+    assert_type(await scheduler.submit("batch", Client(), "why?"), str)
+    assert_type(await scheduler.submit("batch", asyncio.to_thread, blocking, "why?"), str)
+
+
+async def every_option_is_known() -> None:
+    await scheduler.submit(
+        "interactive", ping, priority=0.5, queue_timeout=1, run_timeout=None, label="ping", observe=False
+    )
+    async with scheduler.slot("batch", priority=-1, queue_timeout=None, run_timeout=2.5, label="a", observe=True):
+        pass
+
+
+async def wrong_uses_of_submit_are_refused(kind: str) -> None:
+    await scheduler.submit("interactive", ask)  # type: ignore[arg-type]
+    await scheduler.submit("interactive", ask, 3)  # type: ignore[arg-type]
+    await scheduler.submit("interactive", ping, "surplus")  # type: ignore[arg-type]
+    await scheduler.submit("interactive", ask("why?"))  # type: ignore[arg-type]
+    await scheduler.submit("interactive", blocking, "why?")  # type: ignore[arg-type]
+    await scheduler.submit("urgent", ping)  # type: ignore[arg-type]
+    await scheduler.submit(kind, ping)  # type: ignore[arg-type]
+    await scheduler.submit("interactive", ask, question="why?")  # type: ignore[arg-type, call-arg]
+    await scheduler.submit("interactive", ping, priority="high")  # type: ignore[arg-type]
+    await scheduler.submit("interactive", ping, weight=2)  # type: ignore[call-arg]
+    await scheduler.submit(kind="interactive", coro_fn=ping)  # type: ignore[call-arg]
+
+
+async def a_slot_is_what_the_block_gets() -> None:
+    assert_type(scheduler.slot("batch"), AbstractAsyncContextManager[Slot])
+    async with scheduler.slot("interactive", label="chat") as slot:
+        assert_type(slot, Slot)
+        assert_type(slot.kind, str)
+        assert_type(slot.label, str | None)
+        assert_type(slot.waited, float)
+        slot.first_token()
+        slot.tokens(3)
+        slot.tokens("three")  # type: ignore[arg-type]
+        slot.label = "other"  # type: ignore[misc]
+    assert_type(current_slot(), Slot | None)
+
+    with scheduler.slot("batch"):  # type: ignore[attr-defined]
+        pass
+    async with scheduler.slot("batch", weight=2):  # type: ignore[call-arg]
+        pass
+
+
+def a_snapshot_is_whole_and_cannot_be_changed() -> None:
+    snapshot = scheduler.snapshot()
+    assert_type(snapshot, SchedulerSnapshot)
+    assert_type(snapshot.name, str)
+    assert_type(
+        (snapshot.max_concurrency, snapshot.batch_max_concurrency, snapshot.batch_min_concurrency), tuple[int, int, int]
+    )
+    assert_type((snapshot.running, snapshot.interactive_running, snapshot.batch_running), tuple[int, int, int])
+    assert_type((snapshot.interactive_queued, snapshot.batch_queued, snapshot.overdue), tuple[int, int, int])
+    assert_type((snapshot.batch_limit, snapshot.pressure, snapshot.detail), tuple[int, float, str])
+    assert_type(
+        snapshot.reason, Literal["calm", "arrivals", "latency", "throttled", "fixed", "policy", "policy_failed"]
+    )
+    assert_type(snapshot.paused, frozenset[str])
+    assert_type((snapshot.oldest_interactive_wait, snapshot.oldest_batch_wait), tuple[float, float])
+    assert_type((snapshot.oldest_interactive_running, snapshot.oldest_batch_running), tuple[float, float])
+    assert_type(snapshot.interactive, TrafficSnapshot)
+    assert_type((snapshot.interactive.rps, snapshot.interactive.sample_count), tuple[float, int])
+    assert_type(
+        (snapshot.interactive.p50, snapshot.interactive.p95, snapshot.interactive.p99), tuple[float, float, float]
+    )
+    assert_type(snapshot.totals, Mapping[str, KindTotals])
+    totals = snapshot.totals["batch"]
+    assert_type((totals.submitted, totals.started, totals.completed, totals.failed), tuple[int, int, int, int])
+    assert_type((totals.cancelled, totals.timed_out, totals.rejected, totals.preempted), tuple[int, int, int, int])
+
+    snapshot.running = 3  # type: ignore[misc]
+    snapshot.totals["batch"] = totals  # type: ignore[index]
+    snapshot.interactive.p95 = 0.0  # type: ignore[misc]
+
+
+def calls_can_be_looked_at() -> None:
+    assert_type(scheduler.explain(), str)
+    assert_type(scheduler.calls(), tuple[CallInfo, ...])
+    for call in scheduler.calls():
+        assert_type((call.kind, call.label), tuple[str, str | None])
+        assert_type(call.state, Literal["queued", "running", "overdue"])
+        assert_type((call.age, call.waited), tuple[float, float])
+
+
+async def the_end_is_reported() -> None:
+    assert_type(await scheduler.close(), CloseReport)
+    report = await scheduler.close(timeout=None, finish_queued=["batch", TrafficKind.INTERACTIVE])
+    assert_type((report.finished, report.rejected, report.cancelled, report.abandoned), tuple[int, int, int, int])
+    await scheduler.drain()
+    async with TrafficScheduler(max_concurrency=2) as other:
+        assert_type(other, TrafficScheduler)
+
+    await scheduler.close(5)  # type: ignore[call-arg]
+    await scheduler.close(finish_queued=["urgent"])  # type: ignore[list-item]
+
+
+def events_are_a_closed_union(event: Event) -> str:
+    match event:
+        case CallQueued():
+            return f"{event.queued} wait"
+        case CallStarted():
+            return f"after {event.waited} s"
+        case CallFinished():
+            assert_type(event.outcome, Literal["completed", "failed", "cancelled", "timed_out"])
+            assert_type((event.ran, event.first_token, event.tokens), tuple[float, float | None, int])
+            return event.outcome
+        case CallRejected():
+            assert_type(event.reason, Literal["queue_full", "queue_timeout", "closed"])
+            return event.reason
+        case LimitChanged():
+            return f"{event.before} to {event.after}"
+        case _:
+            assert_never(event)
+
+
+def one_event_forgotten_is_noticed(event: Event) -> None:
+    if isinstance(event, (CallQueued, CallStarted, CallRejected, LimitChanged)):
+        return
+    assert_never(event)  # type: ignore[arg-type]
+
+
+def listeners_take_one_event() -> None:
+    def count(event: Event) -> None: ...
+    def only_starts(event: CallStarted) -> None: ...
+
+    scheduler.add_listener(count)
+    scheduler.remove_listener(count)
+    scheduler.add_listener(only_starts)  # type: ignore[arg-type]
+    scheduler.add_listener(lambda: None)  # type: ignore[arg-type, misc]
+
+
+class Headroom:
+    """A user's own law needs no base class."""
+
+    def advance(self, now: float, signals: Signals) -> None: ...
+
+    def decide(self, now: float, signals: Signals) -> Decision:
+        assert_type((signals.rps, signals.p95, signals.ttft_p95), tuple[float, float, float | None])
+        assert_type((signals.interactive_running, signals.batch_queued), tuple[int, int])
+        return Decision(signals.batch_max - signals.interactive_running, reason="headroom", valid_until=now + 1)
+
+
+class Forgetful:
+    def decide(self, now: float, signals: Signals) -> Decision:
+        return Decision(1)
+
+
+class Vague:
+    def advance(self, now: float, signals: Signals) -> None: ...
+
+    def decide(self, now: float, signals: Signals) -> float:
+        return 1.0
+
+
+def any_object_with_both_methods_is_a_policy() -> None:
+    laws: list[LimitPolicy] = [Headroom(), PressurePolicy(rps_threshold=20), FixedPolicy(3)]
+    TrafficScheduler(max_concurrency=8, policy=laws[0])
+    scheduler.configure(policy=Headroom(), max_concurrency=12)
+    scheduler.configure(interactive_rps_threshold=20.0, smoothing=None)
+
+    TrafficScheduler(max_concurrency=8, policy=Forgetful())  # type: ignore[arg-type]
+    TrafficScheduler(max_concurrency=8, policy=Vague())  # type: ignore[arg-type]
+    TrafficScheduler(max_concurrency=8, policy=Headroom)  # type: ignore[arg-type]
+    Decision(limit=2.5)  # type: ignore[arg-type]
+    Decision(limit=2).limit = 3  # type: ignore[misc]
+
+
+def wrong_settings_are_refused() -> None:
+    TrafficScheduler()  # type: ignore[call-arg]
+    TrafficScheduler(8)  # type: ignore[call-arg]
+    TrafficScheduler(max_concurrency="8")  # type: ignore[arg-type]
+    TrafficScheduler(max_concurrency=8, weight=2)  # type: ignore[call-arg]
+    scheduler.configure(name="other")  # type: ignore[call-arg]
+    scheduler.configure(window=None)  # type: ignore[arg-type]
+    scheduler.pause("urgent")  # type: ignore[arg-type]
+    scheduler.pause("batch")
+    scheduler.resume(TrafficKind.BATCH)
+
+
+def errors_carry_their_numbers(error: Rejected, full: QueueFull, late: QueueTimeout, ran: RunTimeout) -> None:
+    assert_type((error.kind, error.retry_after), tuple[str, float | None])
+    assert_type((full.queued, full.limit), tuple[int, int])
+    assert_type(late.waited, float)
+    as_builtin: list[TimeoutError] = [late, ran]
+    del as_builtin
+
+
+def virtual_time_returns_what_the_main_coroutine_does() -> None:
+    assert_type(run_virtual(ask("why?")), list[str])
+    assert_type(VirtualTimeLoop().time(), float)
