@@ -367,7 +367,8 @@ class Dispatcher:
         self.disarm()
         calls = list(self.admission.calls())
         # Late timers of that loop find nothing to do.
-        self.admission = Admission(self.admission.limits, self.governor)
+        paused, self.admission = self.admission.paused, Admission(self.admission.limits, self.governor)
+        self.admission.set_paused(paused, 0.0)
         self.governor.watch(self.admission)
         for call in calls:
             tally = self._tallies[call.kind]

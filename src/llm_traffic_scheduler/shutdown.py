@@ -46,12 +46,12 @@ class Shutdown:
 
     def refuse(self, kinds: frozenset[str]) -> None:
         """Turn away what waits of these kinds."""
-        if self.report is None:
+        if self._open():
             self._dispatcher.refuse_queued(kinds)
 
     def bound(self, deadline: float) -> None:
         """Cancel what still runs at `deadline`; the earliest one given holds."""
-        if deadline < self._deadline and self.report is None and not self._interrupted:
+        if deadline < self._deadline and self._open() and not self._interrupted:
             self._deadline = deadline
             self._arm(deadline, self._interrupt)
 
@@ -60,12 +60,9 @@ class Shutdown:
 
         Cancellation: the close goes on.
         """
-        loop = self._dispatcher.loop
-        if self.report is None and self._dispatcher.abandoned:
-            self._finish()  # the loop that was to finish it has gone
-        elif self.report is None:
-            assert loop is not None
-            waiter = loop.create_future()
+        if self._open():
+            assert self._dispatcher.loop is not None
+            waiter = self._dispatcher.loop.create_future()
             self._waiters.append(waiter)
             await waiter
         assert self.report is not None
@@ -77,9 +74,14 @@ class Shutdown:
             self._timer.cancel()
         self._timer = self._dispatcher.loop.call_at(when, callback)
 
-    def _interrupt(self) -> None:
+    def _open(self) -> bool:
+        """Something is still to be done here. Not if the loop that was to do it has gone."""
         if self._dispatcher.abandoned:
             self._finish()
+        return self.report is None
+
+    def _interrupt(self) -> None:
+        if not self._open():
             return
         self.refuse(ALL_KINDS)
         admission = self._dispatcher.admission
