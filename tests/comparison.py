@@ -1,4 +1,4 @@
-"""The questions of the README's comparison: each contestant is asked to do what the row says.
+"""The questions of the README's comparison: each contestant is asked, in virtual time, to do what the row says.
 
 A probe's docstring is its row. Where a row is about waiting, whoever never lets a call wait gets a `no`.
 """
@@ -6,30 +6,16 @@ A probe's docstring is its row. Where a row is about waiting, whoever never lets
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextvars import ContextVar
-from functools import cache
-from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import anyio
-import anyio.lowlevel
-
-import llm_traffic_scheduler
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.contestants import CAP, Contestant, Kind
 from tests.support import Held, now, settle
 
-__all__ = ["ROOT", "ROWS", "Probe", "runs_on_trio", "spans_processes"]
-
-Probe: TypeAlias = Callable[[type[Contestant]], Coroutine[object, object, bool] | bool]
-
-ROOT: Final = Path(__file__).parents[1]
+__all__ = ["IN_VIRTUAL_TIME"]
 
 
 def _task(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -305,56 +291,7 @@ async def closing_is_graceful(contestant: type[Contestant]) -> bool:
     return patient and all(turned_away) and await closing == (CAP, 2)
 
 
-async def standard_library_only(contestant: type[Contestant]) -> bool:
-    """needs nothing beyond the standard library"""
-    used = {type(part).__module__.partition(".")[0] for part in vars(contestant(CAP)).values()}
-    return used <= sys.stdlib_module_names
-
-
-def runs_on_trio(contestant: type[Contestant]) -> bool:
-    """runs on trio as well as on asyncio"""
-    ended = 0
-
-    async def work() -> None:
-        nonlocal ended
-        await anyio.lowlevel.checkpoint()
-        ended += 1
-
-    async def main() -> None:
-        limiter = contestant(CAP)
-        async with anyio.create_task_group() as group:
-            for _ in range(2 * CAP):
-                group.start_soon(limiter.call, "interactive", work)
-
-    try:
-        anyio.run(main, backend="trio")
-    except* (AttributeError, RuntimeError):  # asyncio misses its event loop; a semaphore finds None in its place
-        pass
-    return ended == 2 * CAP
-
-
-def spans_processes(contestant: type[Contestant]) -> bool:
-    """one limit over several processes"""
-    return _shared_with_a_child()[contestant.title]
-
-
-@cache
-def _shared_with_a_child() -> dict[str, bool]:
-    """Asked in a process of its own, so that the test run's threads stay out of the forks."""
-    paths = [str(ROOT), str(Path(llm_traffic_scheduler.__file__).parents[1])]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.contestants"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    answers: dict[str, bool] = json.loads(done.stdout)
-    return answers
-
-
-ROWS: Final[tuple[Probe, ...]] = (
+IN_VIRTUAL_TIME: Final = (
     never_above_the_cap,
     interactive_overtakes,
     a_slot_is_left,
@@ -368,7 +305,4 @@ ROWS: Final[tuple[Probe, ...]] = (
     limits_move,
     calls_stay_in_their_task,
     closing_is_graceful,
-    standard_library_only,
-    runs_on_trio,
-    spans_processes,
 )

@@ -143,7 +143,14 @@ class Dispatcher:
         now = self.clock()
         admission = self.admission
         if call.observed:
-            self._observe(call, outcome, now)
+            governor = self.governor
+            if now >= governor.slice_end:
+                self._enter_slice(now)
+            if outcome == "completed":
+                governor.fresh = False
+                governor.window.completed(now, now - call.submitted)
+            else:
+                governor.failed(now, max(0.0, now - call.submitted))
         if call.extras is not None or self.attentive:
             self._conclude(call, outcome, now)
         call.task = None  # task -> exception -> traceback -> frame -> call would be a cycle
@@ -196,16 +203,6 @@ class Dispatcher:
         # A closed loop refuses; then the scheduler counts the call as cancelled when it moves to the next one.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.reap, call)
-
-    def _observe(self, call: Call, outcome: Outcome, now: float) -> None:
-        governor = self.governor
-        if now >= governor.slice_end:
-            self._enter_slice(now)
-        if outcome == "completed":
-            governor.fresh = False
-            governor.window.completed(now, now - call.submitted)
-        else:
-            governor.failed(now, max(0.0, now - call.submitted))
 
     def _enter_slice(self, now: float) -> None:
         self.governor.roll(now)

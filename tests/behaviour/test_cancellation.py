@@ -15,7 +15,7 @@ from llm_traffic_scheduler import CallFinished, CallStarted, Event, QueueTimeout
 from tests.behaviour.doors import Door, assert_whole, each_door, each_kind, start
 from tests.support import Recorder, account, hold, make_scheduler, noop, other_tasks, settle
 
-pytestmark = pytest.mark.asyncio(loop_factories=["virtual", "debug", "eager"])
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual", "eager"])
 
 either_order = pytest.mark.parametrize("cancel_first", [True, False], ids=["cancel, release", "release, cancel"])
 

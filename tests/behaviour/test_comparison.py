@@ -6,21 +6,82 @@ The table stands between two markers in README.md; where it is wrong or missing,
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
 from functools import cache
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeAlias
 
+import anyio
+import anyio.lowlevel
 import pytest
 
+import llm_traffic_scheduler
 from llm_traffic_scheduler.testing import run_virtual
-from tests.comparison import ROOT, ROWS, Probe, runs_on_trio, spans_processes
-from tests.contestants import CONTESTANTS, AcrossProcesses, Contestant, Lacks
+from tests.comparison import IN_VIRTUAL_TIME
+from tests.contestants import CAP, CONTESTANTS, AcrossProcesses, Contestant, Lacks
 
+Probe: TypeAlias = Callable[[type[Contestant]], Coroutine[object, object, bool] | bool]
+
+ROOT: Final = Path(__file__).parents[2]
 BEGIN: Final = "<!-- comparison:begin -->"
 END: Final = "<!-- comparison:end -->"
 HEAD: Final = ["behaviour", *(each.title for each in CONTESTANTS)]
 
 
+async def standard_library_only(contestant: type[Contestant]) -> bool:
+    """needs nothing beyond the standard library"""
+    used = {type(part).__module__.partition(".")[0] for part in vars(contestant(CAP)).values()}
+    return used <= sys.stdlib_module_names
+
+
+def runs_on_trio(contestant: type[Contestant]) -> bool:
+    """runs on trio as well as on asyncio"""
+    ended = 0
+
+    async def work() -> None:
+        nonlocal ended
+        await anyio.lowlevel.checkpoint()
+        ended += 1
+
+    async def main() -> None:
+        limiter = contestant(CAP)
+        async with anyio.create_task_group() as group:
+            for _ in range(2 * CAP):
+                group.start_soon(limiter.call, "interactive", work)
+
+    try:
+        anyio.run(main, backend="trio")
+    except* (AttributeError, RuntimeError):  # asyncio misses its event loop; a semaphore finds None in its place
+        pass
+    return ended == 2 * CAP
+
+
+def spans_processes(contestant: type[Contestant]) -> bool:
+    """one limit over several processes"""
+    return _shared_with_a_child()[contestant.title]
+
+
+@cache
+def _shared_with_a_child() -> dict[str, bool]:
+    """Asked in a process of its own, so that the test run's threads stay out of the forks."""
+    paths = [str(ROOT), str(Path(llm_traffic_scheduler.__file__).parents[1])]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.contestants"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    answers: dict[str, bool] = json.loads(done.stdout)
+    return answers
+
+
+ROWS: Final[tuple[Probe, ...]] = (*IN_VIRTUAL_TIME, standard_library_only, runs_on_trio, spans_processes)
 NEEDS: Final[dict[Probe, bool]] = {
     runs_on_trio: importlib.util.find_spec("trio") is not None,
     spans_processes: hasattr(os, "fork"),

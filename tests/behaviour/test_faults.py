@@ -129,6 +129,39 @@ async def test_a_policy_that_cannot_advance_still_decides() -> None:
     assert scheduler.snapshot().policy_faults >= 20
 
 
+@pytest.mark.parametrize("nonsense", [None, "soon", -1.0, math.nan, math.inf])
+async def test_a_threshold_that_goes_wrong_later_costs_no_slot_and_no_call(nonsense: Any) -> None:
+    class Moody(Switchable):
+        broken = False
+
+        @property
+        def p95_threshold(self) -> float:
+            if not self.broken:
+                return 0.5
+            if nonsense is None:
+                raise ValueError("a bug in the policy")
+            return nonsense  # type: ignore[no-any-return]
+
+    law = Moody()
+    scheduler = make_scheduler(max_concurrency=8, policy=law)
+    people = [hold(scheduler) for _ in range(3)]
+    batch = [hold(scheduler, "batch") for _ in range(3)]
+    await asyncio.sleep(1)
+
+    law.broken = True
+    people[0].cancel()
+    people[1].fail(ConnectionError())
+    people[2].release()
+    for held in batch:
+        held.release()
+    await asyncio.sleep(20)
+
+    assert scheduler.snapshot().running == 0
+    assert await scheduler.submit("interactive", asyncio.sleep, 0, "answer") == "answer"
+    assert await scheduler.submit("batch", asyncio.sleep, 0, "summary") == "summary"
+    scheduler.check()
+
+
 async def test_policy_faults_are_logged_once_per_kind_of_error_and_each_is_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -21,8 +21,6 @@ from llm_traffic_scheduler import ConfigError, Rejected, SchedulerMisuse, Traffi
 from tests.behaviour.doors import Door, assert_whole, each_door, start
 from tests.support import account, hold, make_scheduler, settle
 
-pytestmark = pytest.mark.asyncio(loop_factories=["virtual", "eager"])
-
 
 @contextmanager
 def no_warnings() -> Iterator[None]:

@@ -18,7 +18,7 @@ from tests.behaviour.callers import Caller, cancelling, forever
 from tests.behaviour.doors import Door, assert_whole, each_door, start
 from tests.support import account, armed_timers, hold, make_scheduler, noop, now, settle
 
-pytestmark = pytest.mark.asyncio(loop_factories=["virtual", "debug", "eager"])
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual", "eager"])
 
 
 @each_door

@@ -1,16 +1,15 @@
 """What a call pays for the scheduler, beside what it would pay for the two usual ways without one.
 
-    python tests/benchmarks/overhead.py           about three minutes
-    python tests/benchmarks/overhead.py --quick   half a minute; fewer blocks, at most 10^5 calls queued
+    python tests/benchmarks/overhead.py           all of it
+    python tests/benchmarks/overhead.py --quick   for CI: fewer rounds, shorter queues
 
 Peers: an `asyncio.Semaphore`, which knows no priority, and the hand-written way to have priority, an
-`asyncio.PriorityQueue` with as many workers as slots. Lines that they win are printed like the others.
+`asyncio.PriorityQueue` with a worker per slot. Lines that they win are printed like the others.
 
-How it is measured: the contestants of a table take turns in one process, block by block, every other round in
-reverse; of each the fastest block counts. A block's time is `time.process_time`: on a shared machine
-what other processes take is not ours, and what they spoil is gone with the slower blocks. The garbage collector is
-on, and has just run where a block makes many tasks. So ratios repeat within a few percent; microseconds are this
-machine's, and 10^5 tasks or more leave its caches, whoever queues them. Memory is counted by tracemalloc.
+How it is measured: microseconds are those of the fastest block, and this machine's; ratios are medians over rounds in
+which all contestants take turns (contestants.py says why). Time is `time.process_time`, which leaves out what other
+processes take. The garbage collector is on, and has just run where a block makes many tasks; to make and end the
+caller's task is part of a call wherever calls come many at once. Memory is counted by tracemalloc.
 Figures only: it never fails on speed.
 """
 
@@ -24,228 +23,111 @@ import platform
 import random
 import sys
 import tracemalloc
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from time import process_time
-from typing import Final, Literal, Protocol, TypeAlias, TypeVar
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from llm_traffic_scheduler import TrafficScheduler
-from llm_traffic_scheduler.testing import VirtualTimeLoop, run_virtual
+from llm_traffic_scheduler.testing import run_virtual
+from tests.benchmarks.contestants import (
+    OURS,
+    PEERS,
+    SEMAPHORE,
+    WORKERS,
+    Block,
+    Call,
+    Kind,
+    Limiter,
+    Tasks,
+    Times,
+    dismiss,
+    forever,
+    nothing,
+    one_yield,
+    passes,
+    ratio,
+    reach,
+    scheduled,
+    scheduled_by_priority,
+    start,
+    table,
+    take_turns,
+    unlimited,
+    workers,
+)
 
-Kind: TypeAlias = Literal["interactive", "batch"]
-Work: TypeAlias = Callable[[], Awaitable[None]]
-Waiting: TypeAlias = "asyncio.Task[None]"
-KeyT = TypeVar("KeyT", bound=Hashable)
-
-SEMAPHORE: Final = "asyncio.Semaphore"
-WORKERS: Final = "PriorityQueue and workers"
-BARE: Final = "no limit at all"
-OURS: Final = "submit"
-NEVER_BITES: Final = 1e9
-WINDOW: Final = 60.0
-
-
-class Call(Protocol):
-    def __call__(self, kind: Kind, work: Work, /) -> Coroutine[object, object, None]: ...
-
-
-Limiter: TypeAlias = Callable[[int], AbstractAsyncContextManager[Call]]
+# Samples enter the window so many at a time: a block of as many calls pays for one fold.
+FOLDED_AT: Final = 256
+JOINING: Final = 1_000
+BARE: Final = "bare tasks"
+ORDERS: Final[Mapping[str, Callable[[Tasks], Tasks]]] = {
+    "first to last": list,
+    "last to first": lambda tasks: tasks[::-1],
+    "random order": lambda tasks: random.Random(1).sample(tasks, len(tasks)),
+}
+# A Semaphore searches its queue for each that leaves: all of them would take minutes.
+SEMAPHORE_LEAVERS: Final = 100
+SERVICE: Final = 0.020
+PEOPLE: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often, and up to which length."""
+    """How much is measured: rounds, calls queued, calls cancelled."""
 
-    short_blocks: int
-    long_blocks: int
-    cancel_blocks: int
+    short_rounds: int
+    long_rounds: int
+    cancel_rounds: int
     lengths: tuple[int, ...]
-    cancelled: int = 100_000
+    cancelled: int
 
 
-FULL: Final = Effort(200, 30, 7, (1_000, 100_000, 1_000_000))
-QUICK: Final = Effort(40, 7, 2, (1_000, 100_000))
-
-
-# The contestants: each lets `slots` calls run at a time.
-
-
-@asynccontextmanager
-async def scheduled(slots: int) -> AsyncIterator[Call]:
-    yield TrafficScheduler(
-        max_concurrency=slots,
-        batch_max_concurrency=slots - 1,
-        interactive_rps_threshold=NEVER_BITES,
-        interactive_p95_threshold=NEVER_BITES,
-    ).submit
-
-
-@asynccontextmanager
-async def scheduled_without_thresholds(slots: int) -> AsyncIterator[Call]:
-    yield TrafficScheduler(max_concurrency=slots, batch_max_concurrency=slots - 1).submit
-
-
-@asynccontextmanager
-async def scheduled_by_priority(slots: int) -> AsyncIterator[Call]:
-    scheduler, draw = TrafficScheduler(max_concurrency=slots, batch_max_concurrency=slots - 1), random.Random(1).random
-    yield lambda kind, work, /: scheduler.submit(kind, work, priority=draw())
-
-
-@asynccontextmanager
-async def semaphore(slots: int) -> AsyncIterator[Call]:
-    gate = asyncio.Semaphore(slots)
-
-    async def call(_: Kind, work: Work, /) -> None:
-        async with gate:
-            await work()
-
-    yield call
-
-
-@asynccontextmanager
-async def workers(slots: int) -> AsyncIterator[Call]:
-    queue: asyncio.PriorityQueue[tuple[bool, int, Work, asyncio.Future[None]]] = asyncio.PriorityQueue()
-    number = 0
-
-    async def call(kind: Kind, work: Work, /) -> None:
-        nonlocal number
-        number += 1
-        done = asyncio.get_running_loop().create_future()
-        queue.put_nowait((kind == "batch", number, work, done))
-        await done
-
-    async def worker() -> None:
-        while True:
-            _, _, work, done = await queue.get()
-            if done.done():
-                continue
-            try:
-                await work()
-            except Exception as error:
-                done.set_exception(error)
-            else:
-                if not done.done():
-                    done.set_result(None)
-
-    crew = [asyncio.create_task(worker()) for _ in range(slots)]
-    await passes()
-    yield call
-    await dismiss(crew)
-
-
-@asynccontextmanager
-async def unlimited(_: int) -> AsyncIterator[Call]:
-    async def call(_: Kind, work: Work, /) -> None:
-        await work()
-
-    yield call
-
-
-PEERS: Final[Mapping[str, Limiter]] = {OURS: scheduled, SEMAPHORE: semaphore, WORKERS: workers}
-
-
-# What is called, and small words
-
-
-async def nothing() -> None:
-    pass
-
-
-async def one_yield() -> None:
-    await asyncio.sleep(0)
-
-
-async def forever() -> None:
-    await asyncio.get_running_loop().create_future()
-
-
-async def passes(number: int = 4) -> None:
-    """A cancel or a grant has reached everybody within three passes of the loop."""
-    for _ in range(number):
-        await asyncio.sleep(0)
-
-
-async def dismiss(tasks: Sequence[Waiting]) -> None:
-    for task in tasks:
-        task.cancel()
-    await passes()
-    assert all(task.done() for task in tasks)
-
-
-async def queue_up(call: Call, number: int) -> tuple[list[Waiting], list[Waiting]]:
-    """Two calls that hold both slots, and `number` batch calls that wait."""
-    holders = [asyncio.create_task(call("interactive", forever)), asyncio.create_task(call("batch", forever))]
-    await passes()
-    waiting = [asyncio.create_task(call("batch", forever)) for _ in range(number)]
-    await passes()
-    return holders, waiting
-
-
-def fastest(rounds: int, blocks: Mapping[KeyT, Callable[[], float]]) -> dict[KeyT, float]:
-    """Seconds per call of each block's best run; they take turns."""
-    best = dict.fromkeys(blocks, math.inf)
-    for turn in range(rounds):
-        for name in reversed(blocks) if turn % 2 else blocks:
-            best[name] = min(best[name], blocks[name]())
-    return best
+FULL: Final = Effort(300, 21, 5, (1_000, 100_000, 1_000_000), 100_000)
+QUICK: Final = Effort(60, 5, 2, (1_000, 100_000), 20_000)
 
 
 def power(number: int) -> str:
-    return str(number) if number < 1_000 else f"10^{round(math.log10(number))}"
+    exponent = round(math.log10(number))
+    return f"10^{exponent}" if number == 10**exponent and number > 10 else str(number)
 
 
-def bound(ratio: float, most: float, of: str = "") -> str:
-    return f"{ratio:.2f} x {of}at most {most}: {'ok' if ratio <= most else 'over'}"
-
-
-def table(title: str, figures: Mapping[str, float], notes: Mapping[str, str], *, scale: float = 1e6) -> None:
-    print(f"\n{title}")
-    for name, figure in figures.items():
-        ratios = (f"{figure / figures[peer]:11.3g}" if peer in figures else " " * 11 for peer in (SEMAPHORE, WORKERS))
-        print(f"  {name:<34}{figure * scale:10.2f}{''.join(ratios)}  {notes.get(name, '')}".rstrip(), flush=True)
-
-
-# A call on its own
-
-
-async def uncontended(limiter: Limiter, kind: Kind, number: int = 2_560) -> float:
-    async with limiter(100) as call:
-        await call(kind, nothing)
-        began = process_time()
-        for _ in range(number):
-            await call(kind, nothing)
-        return (process_time() - began) / number
-
-
-async def uncontended_semaphore(number: int = 2_560) -> float:
-    gate = asyncio.Semaphore(100)
+async def in_a_row(call: Call, kind: Kind) -> float:
     began = process_time()
-    for _ in range(number):
+    for _ in range(FOLDED_AT):
+        await call(kind, nothing)
+    return (process_time() - began) / FOLDED_AT
+
+
+async def in_a_row_through(gate: asyncio.Semaphore) -> float:
+    began = process_time()
+    for _ in range(FOLDED_AT):
         async with gate:
             await nothing()
-    return (process_time() - began) / number
+    return (process_time() - began) / FOLDED_AT
 
 
-def show_uncontended(runner: asyncio.Runner, effort: Effort) -> None:
-    blocks: dict[str, Callable[[], float]] = {
-        "submit, interactive": lambda: runner.run(uncontended(scheduled, "interactive")),
-        "submit, batch": lambda: runner.run(uncontended(scheduled, "batch")),
-        SEMAPHORE: lambda: runner.run(uncontended_semaphore()),
-        WORKERS: lambda: runner.run(uncontended(workers, "interactive")),
-    }
-    figures = fastest(effort.short_blocks, blocks)
+async def show_uncontended(effort: Effort) -> None:
+    interactive, batch = "submit, interactive", "submit, batch"
+    async with scheduled(100) as ours, workers(100) as crew:
+        blocks: dict[str, Block] = {
+            interactive: partial(in_a_row, ours, "interactive"),
+            SEMAPHORE: partial(in_a_row_through, asyncio.Semaphore(100)),
+            batch: partial(in_a_row, ours, "batch"),
+            WORKERS: partial(in_a_row, crew, "interactive"),
+        }
+        times = await take_turns(effort.short_rounds, blocks)
     most = 2.5 if sys.version_info >= (3, 12) else 3.0
-    notes = {"submit, interactive": bound(figures["submit, interactive"] / figures[SEMAPHORE], most)}
-    table("Uncontended, one call after another around a coroutine that does nothing", figures, notes)
+    notes = {interactive: reach(ratio(times[interactive], times[SEMAPHORE]), "Semaphore", most)}
+    table("Uncontended: one call after another, of a coroutine that does nothing", times, notes)
 
 
-# Many calls at once
-
-
-async def contended(limiter: Limiter, number: int = 10_000) -> float:
+async def all_at_once(limiter: Limiter, number: int = 10_000) -> float:
     async with limiter(100) as call:
         await call("batch", one_yield)
         gc.collect()
@@ -254,69 +136,230 @@ async def contended(limiter: Limiter, number: int = 10_000) -> float:
         return (process_time() - began) / number
 
 
-def show_contended(runner: asyncio.Runner, effort: Effort) -> None:
-    def block(limiter: Limiter) -> Callable[[], float]:
-        return lambda: runner.run(contended(limiter))
-
-    figures = fastest(effort.long_blocks, {name: block(limiter) for name, limiter in {**PEERS, BARE: unlimited}.items()})
-    net = (figures[OURS] - figures[BARE]) / (figures[SEMAPHORE] - figures[BARE])
-    notes = {
-        OURS: bound(figures[OURS] / figures[SEMAPHORE], 1.15) + f"; {net:.2f} x without the harness",
-        BARE: "the harness",
-    }
-    table("Contended, 10^4 calls at once by gather, 100 slots, 10 % interactive, one bare yield each", figures, notes)
-
-
-# A full window
+async def show_contended(effort: Effort) -> None:
+    limiters = {**PEERS, "no limit: the harness": unlimited}
+    blocks: dict[str, Block] = {name: partial(all_at_once, limiter) for name, limiter in limiters.items()}
+    times = await take_turns(effort.long_rounds, blocks)
+    notes = {OURS: reach(ratio(times[OURS], times[SEMAPHORE]), "Semaphore", 1.15)}
+    table("Contended: 10^4 calls at once by gather, 100 slots, 10 % interactive, one bare yield each", times, notes)
 
 
 class Traffic:
-    """A scheduler with so many samples in its window, on a virtual loop of its own; each block adds 256.
+    """A scheduler with so many samples in its window, made anew when blocks have added a tenth."""
 
-    It is made anew when blocks have added a tenth. 256: samples are folded so many at a time, so a block pays for one fold.
-    Spread over 100 clients, latencies and slices vary; while a block runs, the loop's clock stands still.
-    """
+    def __init__(self, samples: int) -> None:
+        self._samples = self._added = samples
 
-    def __init__(self, samples: int, *, batch_waits: bool) -> None:
-        self._samples = samples
-        self._batch_waits = batch_waits
-        self._added = samples
-        self._runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
-
-    def block(self) -> float:
+    async def block(self, *, batch_waits: bool) -> float:
         if self._added > self._samples / 10:
-            self._runner.close()
-            self._runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
-            self._runner.run(self._fill())
-            self._added = 0
-        self._added += 256
-        return self._runner.run(self._block())
-
-    async def _fill(self) -> None:
-        # Any arrival at all is far more than full pressure: of two batch calls one waits, and each change asks the law.
-        self._scheduler = TrafficScheduler(
-            max_concurrency=200, interactive_rps_threshold=1e-9, interactive_p95_threshold=NEVER_BITES, window=WINDOW
-        )
-        draw, clients = random.Random(1).random, min(100, self._samples)
-        pause = WINDOW / 3 * clients / self._samples
-
-        async def client() -> None:
-            for _ in range(self._samples // clients):
-                await self._scheduler.submit("interactive", lambda: asyncio.sleep(pause * draw()))
-
-        await asyncio.gather(*[client() for _ in range(clients)])
-        if self._batch_waits:
-            self._batch = [asyncio.create_task(self._scheduler.submit("batch", forever)) for _ in range(2)]
-            await passes()
-
-    async def _block(self) -> float:
-        began = process_time()
-        for _ in range(256):
-            await self._scheduler.submit("interactive", nothing)
-        seconds = (process_time() - began) / 256
-        snapshot = self._scheduler.snapshot()
-        assert snapshot.interactive.sample_count == self._samples + self._added
-        assert snapshot.batch_queued == self._batch_waits
+            await self._renew()
+        self._added += FOLDED_AT
+        batch = await start(self._scheduler.submit, "batch", forever, 2 if batch_waits else 0)
+        seconds = await in_a_row(self._scheduler.submit, "interactive")
+        assert self._scheduler.snapshot().batch_queued == batch_waits
+        await dismiss(batch)
         return seconds
 
+    async def _renew(self) -> None:
+        # Any arrival is far more than full pressure, so the second of two batch calls waits for the law to let it go.
+        self._scheduler = TrafficScheduler(max_concurrency=100, interactive_rps_threshold=1e-9, window=3_600)
+        # All at once, so that each waits longer than the one before: latencies from microseconds to seconds.
+        await asyncio.gather(*[self._scheduler.submit("interactive", one_yield) for _ in range(self._samples)])
+        self._added = 0
 
+
+async def show_window(effort: Effort) -> None:
+    gate, sizes = asyncio.Semaphore(100), (10, 1_000, 100_000)
+    traffic = {size: Traffic(size) for size in sizes}
+    for batch_waits, name in ((False, OURS), (True, "submit and decide")):
+        blocks: dict[int, Block] = {size: partial(traffic[size].block, batch_waits=batch_waits) for size in sizes}
+        times = await take_turns(effort.long_rounds, {**blocks, 0: partial(in_a_row_through, gate)})
+        rows = {f"{name}, {power(size)} samples": times[size] for size in sizes}
+        growth = {row: reach(ratio(rows[row], times[10]), "10 samples", 1.2) for row in list(rows)[1:]}
+        what = "batch waits, so each submit and each end decides anew" if batch_waits else "nothing waits"
+        table(f"Samples in the window: interactive, one after another, {what}", {**rows, SEMAPHORE: times[0]}, growth)
+
+
+class StandingQueue:
+    """Calls that wait for one slot, always so many: in a block as many join as run."""
+
+    def __init__(self, call: Call) -> None:
+        self.tasks: Tasks = []
+        self._call = call
+        self._to_run = 0
+        self._gate = self._stands = asyncio.get_running_loop().create_future()
+
+    async def fill(self, length: int) -> None:
+        self.tasks += await start(self._call, "interactive", forever)
+        self.tasks += await start(self._call, "batch", self._work, length + 1)
+
+    async def block(self) -> float:
+        gc.collect()
+        began = process_time()
+        joining = [asyncio.create_task(self._call("batch", self._work)) for _ in range(JOINING)]
+        await asyncio.sleep(0)
+        self._to_run, self._stands = JOINING - 1, asyncio.get_running_loop().create_future()
+        self._gate.set_result(None)
+        await self._stands
+        seconds = process_time() - began
+        self.tasks += joining
+        return seconds / JOINING
+
+    async def _work(self) -> None:
+        if self._to_run:
+            self._to_run -= 1
+            await asyncio.sleep(0)
+        else:
+            self._stands.set_result(None)
+            self._gate = asyncio.get_running_loop().create_future()
+            await self._gate
+
+
+async def at_lengths(limiter: Limiter, lengths: tuple[int, ...], rounds: int) -> dict[int, Times]:
+    async with AsyncExitStack() as stack:
+        queues = {length: StandingQueue(await stack.enter_async_context(limiter(2))) for length in lengths}
+        # Millions of objects stay out of the collector's sight: to look at them is not the queue's cost.
+        gc.disable()
+        for length, queue in queues.items():
+            await queue.fill(length)
+        gc.freeze()
+        gc.enable()
+        times = await take_turns(rounds, {length: queue.block for length, queue in queues.items()})
+        gc.disable()
+        for queue in queues.values():
+            await dismiss(queue.tasks)
+        gc.unfreeze()
+        gc.enable()
+    return times
+
+
+async def show_queued(effort: Effort) -> None:
+    found = {name: await at_lengths(limiter, effort.lengths, effort.long_rounds) for name, limiter in PEERS.items()}
+    out_of_order = "submit, random priorities"
+    found[out_of_order] = await at_lengths(scheduled_by_priority, effort.lengths[:2], effort.long_rounds)
+    shortest = effort.lengths[0]
+    for length in effort.lengths:
+        rows = {name: times[length] for name, times in found.items() if length in times}
+        growth = {name: ratio(own, found[name][shortest]) for name, own in rows.items() if length > shortest}
+        notes = {name: f"{figure:.2f} x {power(shortest)}" for name, figure in growth.items()}
+        if OURS in growth:
+            notes[OURS] = reach(growth[OURS], f"{power(shortest)}", 1.6)
+        table(f"{power(length)} calls queued, and always so many: make a task, submit, wait, wake, run", rows, notes)
+
+
+async def cancelling(limiter: Limiter, order: Callable[[Tasks], Tasks], queued: int, leavers: int) -> float:
+    async with limiter(2) as call:
+        holders = [*await start(call, "interactive", forever), *await start(call, "batch", forever)]
+        waiting = await start(call, "batch", forever, queued)
+        leaving = order(waiting)[:leavers]
+        gc.collect()
+        began = process_time()
+        for task in leaving:
+            task.cancel()
+        await passes()
+        seconds = process_time() - began
+        await dismiss([*waiting, *holders])
+    return seconds / leavers
+
+
+async def show_cancelling(effort: Effort) -> None:
+    number = effort.cancelled
+    for name, order in ORDERS.items():
+        limiters = {OURS: scheduled, BARE: unlimited, WORKERS: workers}
+        blocks: dict[str, Block] = {
+            who: partial(cancelling, limiter, order, number, number) for who, limiter in limiters.items()
+        }
+        times = await take_turns(effort.cancel_rounds, blocks)
+        times[SEMAPHORE] = [await cancelling(PEERS[SEMAPHORE], order, number, SEMAPHORE_LEAVERS)]
+        notes = {
+            OURS: reach(ratio(times[OURS], times[BARE]), "bare tasks", 2),
+            SEMAPHORE: f"{SEMAPHORE_LEAVERS} of them",
+        }
+        table(f"Cancelling {power(number)} queued calls, {name}", times, notes)
+
+
+def traced() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+async def memory(limiter: Limiter, number: int) -> tuple[float, float]:
+    """Bytes for each call that waits, and those left for each after all were cancelled."""
+    async with limiter(2) as call:
+        holders = [*await start(call, "interactive", forever), *await start(call, "batch", forever)]
+        before = traced()
+        waiting = await start(call, "batch", forever, number)
+        queued = traced()
+        await dismiss(waiting if limiter is PEERS[SEMAPHORE] else ORDERS["random order"](waiting))
+        del waiting
+        left = traced()
+        await dismiss(holders)
+    return (queued - before) / number, (left - before) / number
+
+
+async def show_memory(effort: Effort) -> None:
+    number = effort.cancelled
+    tracemalloc.start()
+    await memory(unlimited, number)  # asyncio's own tables grow once
+    found = {name: await memory(limiter, number) for name, limiter in {**PEERS, BARE: unlimited}.items()}
+    tracemalloc.stop()
+    waiting = {name: [bytes_waiting] for name, (bytes_waiting, _) in found.items()}
+    notes = {OURS: reach(ratio(waiting[OURS], waiting[SEMAPHORE]), "Semaphore", 1.3)}
+    table(f"Memory of a waiting call, its task included, of {power(number)}", waiting, notes, "bytes")
+    print(f"\nMemory left behind by {power(number)} calls cancelled in random order (Semaphore: first to last)")
+    for name, (_, left) in found.items():
+        note = f"  at most 1: {'ok' if left <= 1 else 'over'}" if name == OURS else ""
+        print(f"  {name:<31}{left:>11.2f} bytes per call{note}", flush=True)
+
+
+async def people_and_backlog(limiter: Limiter) -> tuple[float, float]:
+    """Interactive P95 and time to the end, in seconds."""
+    loop, latencies = asyncio.get_running_loop(), []
+
+    async def serve() -> None:
+        await asyncio.sleep(SERVICE)
+
+    async def person(number: int) -> None:
+        await asyncio.sleep(0.015 * number)
+        began = loop.time()
+        await call("interactive", serve)
+        latencies.append(loop.time() - began)
+
+    async with limiter(10) as call:
+        backlog = [asyncio.create_task(call("batch", serve)) for _ in range(1_000)]
+        await asyncio.gather(*backlog, *[person(number) for number in range(PEOPLE)])
+        total = loop.time()
+    return sorted(latencies)[math.ceil(0.95 * PEOPLE) - 1], total
+
+
+def show_policy() -> None:
+    limiters = {**PEERS, OURS: partial(scheduled, threshold=None)}
+    found = {name: run_virtual(people_and_backlog(limiter)) for name, limiter in limiters.items()}
+    p95, total = found[OURS]
+    longer = total / found[SEMAPHORE][1]
+    print("\nFor what: 10 slots, 20 ms a call, 1,000 batch calls queued, 120 people one every 15 ms, in virtual time")
+    print(f"  {'':<31}{'P95':>11}{'all done':>12}")
+    for name, (latency, end) in found.items():
+        print(f"  {name:<31}{latency * 1e3:>8.1f} ms{end:>10.3f} s")
+    print(f"  P95 {p95 * 1e3:.1f} ms, at most 45: {'ok' if p95 <= 0.045 else 'over'}")
+    print(f"  all done in {reach(longer, 'Semaphore', 1.05)}")
+
+
+async def show_costs(effort: Effort) -> None:
+    for show in (show_uncontended, show_contended, show_window, show_queued, show_cancelling, show_memory):
+        await show(effort)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, shorter queues")
+    effort = QUICK if parser.parse_args().quick else FULL
+    began, processor = perf_counter(), process_time()
+    print(f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}: {effort}")
+    asyncio.run(show_costs(effort))
+    show_policy()
+    print(f"\n{perf_counter() - began:.0f} s, {process_time() - processor:.0f} s of processor time")
+
+
+if __name__ == "__main__":
+    main()

@@ -154,8 +154,10 @@ class Admission(Generic[CallT]):
         if (bound is not None and queue.size >= bound) or call.deadline <= now:
             call.state = GONE
             return GONE
-        if not call.interactive and not queue.size:
-            self._waiting_since = now
+        if not queue.size:
+            order.clear()
+            if not call.interactive:
+                self._waiting_since = now
         call.state = QUEUED
         queue.push(call, call.priority, call.number)
         order.append(call)
@@ -198,8 +200,8 @@ class Admission(Generic[CallT]):
         One whose caller has left in this same pass, and has not noticed yet, is dropped: the slot goes on to the next.
         """
         started: list[CallT] = []
-        interactive_queue, batch_queue, cap = self.interactive_queue, self.batch_queue, self._cap
-        running = len(self.interactive_running) + len(self.batch_running)
+        interactive_queue, batch_queue, batch_running = self.interactive_queue, self.batch_queue, self.batch_running
+        running, cap = len(self.interactive_running) + len(batch_running), self._cap
         held_back = False
         while running < cap:
             if (
@@ -207,32 +209,38 @@ class Admission(Generic[CallT]):
                 and self._interactive_ceiling
                 and not (self._batch_starves(now) and self._batch_allowed(now))
             ):
-                queue, order, slots = interactive_queue, self._interactive_order, self.interactive_running
-            elif batch_queue.size and self._batch_allowed(now):
-                queue, order, slots = batch_queue, self._batch_order, self.batch_running
+                call = self._take(interactive_queue, self._interactive_order)
+            elif batch_queue.size and len(batch_running) < self._batch_ceiling:
+                if held_back := not self._batch_allowed(now):
+                    break
+                call = self._take(batch_queue, self._batch_order)
             else:
-                held_back = batch_queue.size > 0 and self._batch_ceiling > len(self.batch_running)
                 break
-            call = queue.pop()
-            if order[0] is call:
-                order.popleft()
-            if call.deadline != _NEVER:
-                self._deadlines.discard(call.number)
             if call.left:
-                call.state = GONE
                 self.dropped.append(call)
+                continue
+            if call.interactive:
+                self.interactive_running[call] = None
             else:
-                running += 1
-                slots[call] = None
-                call.state = RUNNING
-                call.started_at = now
-                started.append(call)
-            if order and (not queue.size or len(order) > 2 * queue.size + SLACK):
-                order.sweep(queue.size)
-        if started and not started[-1].interactive:
-            self._last_batch_start = now
+                batch_running[call] = None
+                self._last_batch_start = now
+            running += 1
+            call.state = RUNNING
+            call.started_at = now
+            started.append(call)
         self.timed = held_back or self._deadlines.size > 0
         return started
+
+    def _take(self, queue: PriorityQueue[CallT], order: ArrivalOrder[CallT]) -> CallT:
+        call = queue.pop()
+        call.state = GONE
+        if order[0] is call:
+            order.popleft()
+        else:
+            order.sweep(queue.size)
+        if call.deadline != _NEVER:
+            self._deadlines.discard(call.number)
+        return call
 
     def set_limits(self, limits: Limits) -> None:
         """New bounds; what runs goes on."""
@@ -357,7 +365,7 @@ class Admission(Generic[CallT]):
         assert len(self._deadlines) == sum(call.deadline < math.inf for call in waiting)
         for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
             assert set(self._order(interactive).live()) == set(queue)
-            assert len(self._order(interactive)) <= 2 * len(queue) + SLACK
+            assert len(self._order(interactive)) <= 2 * len(queue) + 2 * SLACK
 
     def check_conserving(self, now: float) -> None:
         """Assert that no call that may run is waiting; for tests, after `expire` and `fill`."""

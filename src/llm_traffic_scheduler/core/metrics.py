@@ -127,10 +127,8 @@ class SlidingWindowMetrics:
         that this one knows: an operator who lengthens the window under load must not reopen the gate.
         """
         seen, pending = self._seen
-        old = seen.after(now, pending)
-        other = SlidingWindowMetrics(window, slices=old.grid.slices)
-        other._publish(old.resized(window), Pending())
-        other.advance(now)
+        other = SlidingWindowMetrics(window, slices=self.span)
+        other._publish(seen.after(now, pending).resized(window, now), Pending())
         return other
 
     def check(self) -> None:

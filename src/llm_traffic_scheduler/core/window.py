@@ -165,7 +165,7 @@ class Window:
         """When the oldest slice leaves; infinity if there is none."""
         return self.grid.start(self.slices[0].index + self.grid.slices) if self.slices else math.inf
 
-    def resized(self, length: float) -> Window:
+    def resized(self, length: float, now: float) -> Window:
         """The same traffic in a window of another length, each slice where its start falls.
 
         A longer window reaches back to where nothing is known any more. There the arrival rate is
@@ -173,8 +173,10 @@ class Window:
         under load would see a third of the rate, and batch work would start on a busy backend.
         """
         other = Window(replace(self.grid, length=length))
-        other.begun, other.held = self.begun, self.held
-        present = other.grid.index(self.grid.start(self.latest))
+        if not self.begun:
+            return other
+        other.begun, other.held = True, self.held
+        present = other.grid.index(max(now, self.grid.start(self.latest)))
         for index, arrivals in self._presumed(other.grid, present):
             other._merge(TimeSlice(index, arrivals))
         for piece in self.slices:
@@ -255,8 +257,7 @@ class Window:
         del self.slices[:leaving]
 
     def _drop(self, piece: TimeSlice) -> None:
-        last_success_leaves = self.successes and piece.successes == self.successes
-        if last_success_leaves and piece.failures < self.failures:
+        if self.successes and piece.successes == self.successes:
             self.held = self.histogram.percentile(95)
         self.arrivals -= piece.arrivals
         self.successes -= piece.successes
@@ -284,9 +285,9 @@ class Window:
 
     def _presumed(self, grid: Grid, present: int) -> Iterator[tuple[int, int]]:
         """Arrivals to presume in those slices of a longer window that begin before this one does."""
-        known_from = max(0, self.latest - self.grid.slices + 1)
-        begin = max(0, present - grid.slices + 1)
-        pieces = grid.index(self.grid.start(known_from)) - begin
+        known_from = grid.index(self.grid.start(self.latest - self.grid.slices + 1))
+        begin = max(0, present - grid.slices + 1)  # before the first sample there was nothing
+        pieces = known_from - begin
         missing = round(self.arrivals / self.grid.length * pieces * grid.slice_length)
         for number in range(pieces):
             if arrivals := missing * (number + 1) // pieces - missing * number // pieces:

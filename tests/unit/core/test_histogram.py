@@ -12,6 +12,7 @@ from fractions import Fraction
 import pytest
 
 from llm_traffic_scheduler.core.histogram import EMPTY, Histogram, bucket_of, count, value_of
+from tests.unit.core.tracing import lines_run
 
 
 def of(*latencies: float) -> Histogram:
@@ -116,6 +117,15 @@ def test_an_age_that_grows_moves_no_percentile_down() -> None:
 
         assert all(new >= old for new, old in zip(now, before, strict=True))
         before = now
+
+
+def test_after_one_more_sample_a_percentile_is_not_searched_again() -> None:
+    before = of(*[random.Random(5).lognormvariate(0, 1) for _ in range(1_000)])
+    searched = lines_run(lambda: before.percentile(95))
+
+    after = before.plus(count([0.01]))
+
+    assert lines_run(lambda: after.percentile(95)) <= searched / 3
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -109,6 +109,20 @@ def test_a_queue_whose_last_item_was_discarded_is_empty() -> None:
         queue.pop()
 
 
+def test_those_who_remain_after_many_have_left_still_leave_in_order() -> None:
+    queue: PriorityQueue[int] = PriorityQueue()
+    numbers = list(range(1_000))
+    random.Random(11).shuffle(numbers)
+    for number in numbers:
+        queue.push(number, 0, number)
+
+    for number in numbers[:700]:
+        queue.discard(number)
+
+    queue.check()
+    assert drain(queue) == sorted(numbers[700:])
+
+
 def test_a_number_discarded_a_moment_ago_can_be_used_again() -> None:
     queue: PriorityQueue[str] = PriorityQueue()
     for number, name in enumerate("abcdef"):

@@ -18,7 +18,7 @@ from tests.unit.core.tracing import EveryInstruction
 def busy() -> SlidingWindowMetrics:
     """A window with something in every part of it, and something to fold, to drop and to keep."""
     metrics = SlidingWindowMetrics(10.0, slices=10)
-    metrics.completed(0.0, 4.0)
+    metrics.completed(0.0, 40.0)
     metrics.arrived(0.5)
     metrics.failed(3.5, 5.0, counts=True)
     metrics.failed(3.5, 0.1, counts=False)
