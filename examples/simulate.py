@@ -130,6 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser, options = parse(arguments)
     try:
         passed = show_replay(options) if options.trace else show_scenarios(options)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; without this Python complains once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (simulation.TraceError, OSError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:

@@ -5,7 +5,6 @@ The table stands between two markers in README.md; where it is wrong or missing,
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-import anyio
-import anyio.lowlevel
 import pytest
 
 import llm_traffic_scheduler
@@ -36,28 +33,6 @@ async def standard_library_only(contestant: type[Contestant]) -> bool:
     """needs nothing beyond the standard library"""
     used = {type(part).__module__.partition(".")[0] for part in vars(contestant(CAP)).values()}
     return used <= sys.stdlib_module_names
-
-
-def runs_on_trio(contestant: type[Contestant]) -> bool:
-    """runs on trio as well as on asyncio"""
-    ended = 0
-
-    async def work() -> None:
-        nonlocal ended
-        await anyio.lowlevel.checkpoint()
-        ended += 1
-
-    async def main() -> None:
-        limiter = contestant(CAP)
-        async with anyio.create_task_group() as group:
-            for _ in range(2 * CAP):
-                group.start_soon(limiter.call, "interactive", work)
-
-    try:
-        anyio.run(main, backend="trio")
-    except* (AttributeError, RuntimeError):  # asyncio misses its event loop; a semaphore finds None in its place
-        pass
-    return ended == 2 * CAP
 
 
 def spans_processes(contestant: type[Contestant]) -> bool:
@@ -81,11 +56,8 @@ def _shared_with_a_child() -> dict[str, bool]:
     return answers
 
 
-ROWS: Final[tuple[Probe, ...]] = (*IN_VIRTUAL_TIME, standard_library_only, runs_on_trio, spans_processes)
-NEEDS: Final[dict[Probe, bool]] = {
-    runs_on_trio: importlib.util.find_spec("trio") is not None,
-    spans_processes: hasattr(os, "fork"),
-}
+ROWS: Final[tuple[Probe, ...]] = (*IN_VIRTUAL_TIME, standard_library_only, spans_processes)
+NEEDS: Final[dict[Probe, bool]] = {spans_processes: hasattr(os, "fork")}
 """Whether this machine has what a probe takes."""
 
 
@@ -138,7 +110,7 @@ def test_the_table_in_the_readme_has_these_contestants_and_these_rows() -> None:
 @pytest.mark.parametrize("probe", ROWS, ids=label)
 def test_each_cell_says_what_the_probe_finds(probe: Probe) -> None:
     if not NEEDS.get(probe, True):
-        pytest.skip("cannot be asked here: it takes trio, or a system that forks")
+        pytest.skip("cannot be asked here: it takes a system that forks")
     cells = found(probe)
 
     said = cells in shown()

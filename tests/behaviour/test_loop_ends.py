@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -103,6 +103,30 @@ def test_a_scheduler_whose_loop_was_closed_shows_its_last_state_until_it_moves_o
 
     run_virtual(scheduler.drain())
     assert scheduler.calls() == ()
+
+
+@each_door
+@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "running"])
+def test_a_call_closed_by_hand_after_its_loop_is_gone_touches_nothing(run: Door, waits: bool) -> None:
+    scheduler = make_scheduler()
+
+    async def begin() -> list[Coroutine[Any, Any, Any]]:
+        calls = [run(scheduler, "interactive", asyncio.Event().wait) for _ in range(3 if waits else 1)]
+        for call in calls:
+            call.send(None)
+        return calls
+
+    *others, last = run_virtual(begin())
+    before = scheduler.snapshot()
+
+    last.close()
+    assert scheduler.snapshot() == before
+    run_virtual(served(scheduler))
+    for call in others:
+        call.close()
+
+    assert account(scheduler, "interactive").cancelled == len(others) + 1
+    run_virtual(assert_whole(scheduler))
 
 
 @pytest.mark.parametrize("timeout", [0, 5, None])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import PressurePolicy, SchedulerMisuse, TrafficScheduler, current_slot
+from llm_traffic_scheduler import CloseReport, PressurePolicy, SchedulerMisuse, TrafficScheduler, current_slot
 from llm_traffic_scheduler.testing import VirtualTimeLoop, run_virtual
 from tests.behaviour.doors import Door, assert_whole, each_door, start
 from tests.behaviour.left_behind import Left
@@ -133,6 +133,28 @@ def test_late_timers_of_a_loop_that_stood_still_change_nothing(
 
     assert scheduler.snapshot().totals == before.totals
     assert account(scheduler, "interactive").cancelled == 4
+
+
+@pytest.mark.parametrize("timeout", [3, None])
+def test_a_close_whose_scheduler_moved_on_returns_when_its_loop_goes_on(
+    timeout: float | None, two_loops: tuple[VirtualTimeLoop, VirtualTimeLoop]
+) -> None:
+    scheduler = make_scheduler()
+    first, second = two_loops
+
+    async def begin() -> asyncio.Task[CloseReport]:
+        hold(scheduler)
+        await settle()
+        closing: asyncio.Task[CloseReport] = start(scheduler.close(timeout=timeout))
+        await settle()
+        return closing
+
+    closing = first.run_until_complete(begin())
+    second.run_until_complete(scheduler.drain())
+
+    report = first.run_until_complete(closing)
+    assert report == CloseReport(finished=1)
+    assert second.run_until_complete(scheduler.close()) == report
 
 
 def test_window_and_policy_start_afresh_on_another_loop_and_settings_pauses_and_listeners_stay() -> None:

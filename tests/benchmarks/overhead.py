@@ -81,15 +81,15 @@ PEOPLE: Final = 120
 class Effort:
     """How much is measured: rounds, calls queued, calls cancelled."""
 
-    short_rounds: int
-    long_rounds: int
-    cancel_rounds: int
+    rounds_of_a_millisecond: int
+    rounds_of_twenty: int
+    rounds_of_hundreds: int
     lengths: tuple[int, ...]
     cancelled: int
 
 
-FULL: Final = Effort(300, 21, 5, (1_000, 100_000, 1_000_000), 100_000)
-QUICK: Final = Effort(60, 5, 2, (1_000, 100_000), 20_000)
+FULL: Final = Effort(300, 60, 21, (1_000, 100_000, 1_000_000), 100_000)
+QUICK: Final = Effort(60, 20, 7, (1_000, 100_000), 10_000)
 
 
 def power(number: int) -> str:
@@ -121,7 +121,7 @@ async def show_uncontended(effort: Effort) -> None:
             batch: partial(in_a_row, ours, "batch"),
             WORKERS: partial(in_a_row, crew, "interactive"),
         }
-        times = await take_turns(effort.short_rounds, blocks)
+        times = await take_turns(effort.rounds_of_a_millisecond, blocks)
     most = 2.5 if sys.version_info >= (3, 12) else 3.0
     notes = {interactive: reach(ratio(times[interactive], times[SEMAPHORE]), "Semaphore", most)}
     table("Uncontended: one call after another, of a coroutine that does nothing", times, notes)
@@ -139,7 +139,7 @@ async def all_at_once(limiter: Limiter, number: int = 10_000) -> float:
 async def show_contended(effort: Effort) -> None:
     limiters = {**PEERS, "no limit: the harness": unlimited}
     blocks: dict[str, Block] = {name: partial(all_at_once, limiter) for name, limiter in limiters.items()}
-    times = await take_turns(effort.long_rounds, blocks)
+    times = await take_turns(effort.rounds_of_hundreds, blocks)
     notes = {OURS: reach(ratio(times[OURS], times[SEMAPHORE]), "Semaphore", 1.15)}
     table("Contended: 10^4 calls at once by gather, 100 slots, 10 % interactive, one bare yield each", times, notes)
 
@@ -173,7 +173,7 @@ async def show_window(effort: Effort) -> None:
     traffic = {size: Traffic(size) for size in sizes}
     for batch_waits, name in ((False, OURS), (True, "submit and decide")):
         blocks: dict[int, Block] = {size: partial(traffic[size].block, batch_waits=batch_waits) for size in sizes}
-        times = await take_turns(effort.long_rounds, {**blocks, 0: partial(in_a_row_through, gate)})
+        times = await take_turns(effort.rounds_of_twenty, {**blocks, 0: partial(in_a_row_through, gate)})
         rows = {f"{name}, {power(size)} samples": times[size] for size in sizes}
         growth = {row: reach(ratio(rows[row], times[10]), "10 samples", 1.2) for row in list(rows)[1:]}
         what = "batch waits, so each submit and each end decides anew" if batch_waits else "nothing waits"
@@ -234,9 +234,9 @@ async def at_lengths(limiter: Limiter, lengths: tuple[int, ...], rounds: int) ->
 
 
 async def show_queued(effort: Effort) -> None:
-    found = {name: await at_lengths(limiter, effort.lengths, effort.long_rounds) for name, limiter in PEERS.items()}
-    out_of_order = "submit, random priorities"
-    found[out_of_order] = await at_lengths(scheduled_by_priority, effort.lengths[:2], effort.long_rounds)
+    rounds = effort.rounds_of_twenty
+    found = {name: await at_lengths(limiter, effort.lengths, rounds) for name, limiter in PEERS.items()}
+    found["submit, random priorities"] = await at_lengths(scheduled_by_priority, effort.lengths[:-1], rounds)
     shortest = effort.lengths[0]
     for length in effort.lengths:
         rows = {name: times[length] for name, times in found.items() if length in times}
@@ -269,7 +269,7 @@ async def show_cancelling(effort: Effort) -> None:
         blocks: dict[str, Block] = {
             who: partial(cancelling, limiter, order, number, number) for who, limiter in limiters.items()
         }
-        times = await take_turns(effort.cancel_rounds, blocks)
+        times = await take_turns(effort.rounds_of_hundreds // 3, blocks)
         times[SEMAPHORE] = [await cancelling(PEERS[SEMAPHORE], order, number, SEMAPHORE_LEAVERS)]
         notes = {
             OURS: reach(ratio(times[OURS], times[BARE]), "bare tasks", 2),
@@ -314,7 +314,8 @@ async def show_memory(effort: Effort) -> None:
 
 async def people_and_backlog(limiter: Limiter) -> tuple[float, float]:
     """Interactive P95 and time to the end, in seconds."""
-    loop, latencies = asyncio.get_running_loop(), []
+    loop = asyncio.get_running_loop()
+    latencies: list[float] = []
 
     async def serve() -> None:
         await asyncio.sleep(SERVICE)
@@ -333,7 +334,7 @@ async def people_and_backlog(limiter: Limiter) -> tuple[float, float]:
 
 
 def show_policy() -> None:
-    limiters = {**PEERS, OURS: partial(scheduled, threshold=None)}
+    limiters: dict[str, Limiter] = {**PEERS, OURS: partial(scheduled, threshold=None)}
     found = {name: run_virtual(people_and_backlog(limiter)) for name, limiter in limiters.items()}
     p95, total = found[OURS]
     longer = total / found[SEMAPHORE][1]
@@ -355,7 +356,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, shorter queues")
     effort = QUICK if parser.parse_args().quick else FULL
     began, processor = perf_counter(), process_time()
-    print(f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}: {effort}")
+    print(f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}, {effort}")
     asyncio.run(show_costs(effort))
     show_policy()
     print(f"\n{perf_counter() - began:.0f} s, {process_time() - processor:.0f} s of processor time")

@@ -22,6 +22,7 @@ class Job:
     deadline: float = math.inf
     submitted: float = 0.0
     observed: bool = True
+    left: bool = False
     number: int = 0
     state: int = GONE
     queued_at: float = 0.0

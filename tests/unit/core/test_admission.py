@@ -184,6 +184,33 @@ def test_a_withdrawn_call_never_runs_and_the_next_one_moves_up() -> None:
     assert release(admission, first) == [stayer]
 
 
+@pytest.mark.parametrize("interactive", [True, False])
+def test_a_slot_meant_for_a_call_whose_caller_has_gone_goes_to_the_next(interactive: bool) -> None:
+    admission = make_admission()
+    first, second = occupy(admission)
+    gone, also_gone, stayer, last = jobs = [Job(interactive, deadline=9.0) for _ in range(4)]
+    arrive(admission, *jobs)
+
+    gone.left = also_gone.left = True
+
+    assert release(admission, first) == [stayer]
+    assert admission.dropped == [gone, also_gone]
+    assert (gone.state, also_gone.state) == (GONE, GONE)
+    assert admission.expire(9.0) == [last]
+    assert release(admission, second) == []
+
+
+def test_thousands_whose_callers_have_gone_cost_no_recursion() -> None:
+    admission = make_admission()
+    running, _ = occupy(admission)
+    jobs = [Job(left=True) for _ in range(5000)]
+    for job in jobs:
+        admission.offer(job)
+
+    assert release(admission, running) == []
+    assert admission.dropped == jobs
+
+
 def test_expire_withdraws_what_has_waited_long_enough_earliest_deadline_first() -> None:
     admission = make_admission()
     occupy(admission)

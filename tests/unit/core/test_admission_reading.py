@@ -34,6 +34,16 @@ def test_unfinished_calls_are_those_that_run_and_those_that_wait() -> None:
     assert admission.oldest_unfinished(10.0) == 10.0
 
 
+def test_unfinished_calls_come_oldest_first_whatever_the_order_of_their_starts() -> None:
+    admission = make_admission()
+    first, second = occupy(admission)
+    arrive(admission, Job(priority=1, submitted=2.0), Job(priority=0, submitted=6.0))
+    release(admission, first, 7.0)
+    release(admission, second, 7.0)
+
+    assert admission.unfinished(10.0, 1.0) == ([8.0, 4.0], math.inf)
+
+
 def test_an_age_equal_to_the_threshold_has_not_joined_yet() -> None:
     admission = make_admission()
     arrive(admission, Job(submitted=7.0))

@@ -177,10 +177,11 @@ def test_a_clock_that_goes_back_is_taken_to_stand_still() -> None:
 def test_a_time_before_the_one_before_it_counts_as_that_one_also_within_a_fold() -> None:
     metrics = make(1.0, at=0.0)
     metrics.completed(8.0, 2.0)
-    metrics.completed(1.0, 3.0)
-    metrics.completed(8.5, 4.0)
+    metrics.completed(8.5, 3.0)
+    metrics.completed(1.0, 4.0)
 
     assert metrics.read(12.0).sample_count == 3
+    assert metrics.read(18.2).sample_count == 2
 
 
 def test_times_out_of_order_within_one_fold_harm_nothing() -> None:

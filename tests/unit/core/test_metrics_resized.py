@@ -39,6 +39,16 @@ def test_a_shorter_window_keeps_what_still_fits() -> None:
     assert shorter.slice_length == 0.05
 
 
+def test_what_a_shorter_window_cannot_hold_is_gone_at_once() -> None:
+    metrics = make(1.0, at=0.0)
+    metrics.completed(5.15, 2.0)
+
+    shorter = metrics.resized(4.0, 9.09)
+    shorter.check()
+
+    assert shorter.next_change() > 9.09
+
+
 def test_a_longer_window_keeps_everything_and_for_longer() -> None:
     longer = make(1.0, at=5.0).resized(30.0, 14.0)
     longer.check()
@@ -89,9 +99,13 @@ def test_a_window_cut_behind_the_last_success_keeps_its_p95() -> None:
     assert shorter.read(8.0).p95 == near(4.0)
 
 
-def test_an_empty_window_of_another_length_is_empty() -> None:
+def test_a_new_window_of_another_length_is_new() -> None:
     other = make().resized(3.0, 50.0)
     other.check()
 
     assert other.read(50.0) == WindowReading()
     assert other.slice_length == 0.03
+
+    other.arrived(51.0)
+    assert other.read(53.9).rps == pytest.approx(1 / 3)
+    assert other.read(54.0).rps == 0.0
