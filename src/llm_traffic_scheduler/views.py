@@ -12,6 +12,7 @@ from .core.admission import QUEUED
 from .dispatcher import Dispatcher
 from .explain import describe
 from .listeners import Listeners
+from .policies.base import Signals
 from .slot import Call
 from .snapshot import CallInfo, KindTotals, SchedulerSnapshot, Tally
 
@@ -58,19 +59,17 @@ def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners:
     now = home.clock()
     admission = home.admission
     decision, signals, reading = home.governor.read(now)
-    limits = admission.limits
-    counts = interactive_running, interactive_queued, batch_running, batch_queued = admission.counts
     reason, detail = describe(decision, signals)
     return SchedulerSnapshot(
         name=name,
-        max_concurrency=limits.max_concurrency,
-        batch_max_concurrency=limits.batch_max,
-        batch_min_concurrency=limits.batch_min,
-        running=interactive_running + batch_running,
-        interactive_running=interactive_running,
-        batch_running=batch_running,
-        interactive_queued=interactive_queued,
-        batch_queued=batch_queued,
+        max_concurrency=signals.max_concurrency,
+        batch_max_concurrency=signals.batch_max,
+        batch_min_concurrency=signals.batch_min,
+        running=signals.interactive_running + signals.batch_running,
+        interactive_running=signals.interactive_running,
+        batch_running=signals.batch_running,
+        interactive_queued=signals.interactive_queued,
+        batch_queued=signals.batch_queued,
         batch_limit=decision.limit,
         pressure=decision.pressure,
         reason=reason,
@@ -82,18 +81,17 @@ def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners:
         oldest_interactive_running=_oldest(admission.interactive_running, now),
         oldest_batch_running=_oldest(admission.batch_running, now),
         interactive=reading.snapshot(),
-        totals=_totals(tallies, counts),
+        totals=_totals(tallies, signals),
         policy_faults=listeners.policy_faults,
         listener_faults=listeners.listener_faults,
         timer_lateness=home.lateness,
     )
 
 
-def _totals(tallies: dict[str, Tally], counts: tuple[int, int, int, int]) -> dict[str, KindTotals]:
-    interactive_running, interactive_queued, batch_running, batch_queued = counts
+def _totals(tallies: dict[str, Tally], signals: Signals) -> dict[str, KindTotals]:
     return {
-        "interactive": tallies["interactive"].totals(interactive_queued, interactive_running),
-        "batch": tallies["batch"].totals(batch_queued, batch_running),
+        "interactive": tallies["interactive"].totals(signals.interactive_queued, signals.interactive_running),
+        "batch": tallies["batch"].totals(signals.batch_queued, signals.batch_running),
     }
 
 

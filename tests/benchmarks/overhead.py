@@ -89,7 +89,7 @@ class Effort:
 
 
 FULL: Final = Effort(300, 60, 21, (1_000, 100_000, 1_000_000), 100_000)
-QUICK: Final = Effort(60, 20, 7, (1_000, 100_000), 10_000)
+QUICK: Final = Effort(60, 12, 5, (1_000, 100_000), 5_000)
 
 
 def power(number: int) -> str:
@@ -163,8 +163,14 @@ class Traffic:
     async def _renew(self) -> None:
         # Any arrival is far more than full pressure, so the second of two batch calls waits for the law to let it go.
         self._scheduler = TrafficScheduler(max_concurrency=100, interactive_rps_threshold=1e-9, window=3_600)
-        # All at once, so that each waits longer than the one before: latencies from microseconds to seconds.
-        await asyncio.gather(*[self._scheduler.submit("interactive", one_yield) for _ in range(self._samples)])
+        clients = min(1_000, self._samples)
+
+        async def client() -> None:
+            for _ in range(self._samples // clients):
+                await self._scheduler.submit("interactive", one_yield)
+
+        # More clients than slots, so that they wait: latencies from microseconds to tens of milliseconds.
+        await asyncio.gather(*[client() for _ in range(clients)])
         self._added = 0
 
 
@@ -218,18 +224,14 @@ class StandingQueue:
 async def at_lengths(limiter: Limiter, lengths: tuple[int, ...], rounds: int) -> dict[int, Times]:
     async with AsyncExitStack() as stack:
         queues = {length: StandingQueue(await stack.enter_async_context(limiter(2))) for length in lengths}
-        # Millions of objects stay out of the collector's sight: to look at them is not the queue's cost.
-        gc.disable()
         for length, queue in queues.items():
             await queue.fill(length)
+        # Millions of objects stay out of the collector's sight: to look at them is not the queue's cost.
         gc.freeze()
-        gc.enable()
         times = await take_turns(rounds, {length: queue.block for length, queue in queues.items()})
-        gc.disable()
         for queue in queues.values():
             await dismiss(queue.tasks)
         gc.unfreeze()
-        gc.enable()
     return times
 
 
@@ -300,8 +302,11 @@ async def memory(limiter: Limiter, number: int) -> tuple[float, float]:
 async def show_memory(effort: Effort) -> None:
     number = effort.cancelled
     tracemalloc.start()
-    await memory(unlimited, number)  # asyncio's own tables grow once
-    found = {name: await memory(limiter, number) for name, limiter in {**PEERS, BARE: unlimited}.items()}
+    await memory(unlimited, number)  # asyncio's own tables grow once ...
+    found = {}
+    for name, limiter in {**PEERS, BARE: unlimited}.items():
+        await memory(limiter, 1_000)  # ... and so do the free lists of the interpreter
+        found[name] = await memory(limiter, number)
     tracemalloc.stop()
     waiting = {name: [bytes_waiting] for name, (bytes_waiting, _) in found.items()}
     notes = {OURS: reach(ratio(waiting[OURS], waiting[SEMAPHORE]), "Semaphore", 1.3)}
