@@ -225,8 +225,7 @@ class Admission(Generic[CallT]):
                 batch_running[call] = None
                 self._last_batch_start = now
             running += 1
-            call.state = RUNNING
-            call.started_at = now
+            call.state, call.started_at = RUNNING, now
             started.append(call)
         self.timed = held_back or self._deadlines.size > 0
         return started
