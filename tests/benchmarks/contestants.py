@@ -13,11 +13,13 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from statistics import median
+from time import process_time
 from typing import Final, Literal, Protocol, TypeAlias, TypeVar
 
 from llm_traffic_scheduler import TrafficScheduler
 
 __all__ = [
+    "IN_A_ROW",
     "OURS",
     "PEERS",
     "SEMAPHORE",
@@ -30,6 +32,8 @@ __all__ = [
     "Times",
     "dismiss",
     "forever",
+    "in_a_row",
+    "in_a_row_through",
     "nothing",
     "one_yield",
     "passes",
@@ -55,6 +59,8 @@ OURS: Final = "submit"
 SEMAPHORE: Final = "asyncio.Semaphore"
 WORKERS: Final = "PriorityQueue and workers"
 NEVER_BITES: Final = 1e9
+# Samples enter the window 256 at a time, so a block of as many calls pays for one fold.
+IN_A_ROW: Final = 256
 
 
 class Call(Protocol):
@@ -173,6 +179,23 @@ async def dismiss(tasks: Tasks) -> None:
         task.cancel()
     await passes()
     assert all(task.done() for task in tasks)
+
+
+async def in_a_row(call: Call, kind: Kind) -> float:
+    """A block: seconds per call of a coroutine that does nothing, one after another."""
+    began = process_time()
+    for _ in range(IN_A_ROW):
+        await call(kind, nothing)
+    return (process_time() - began) / IN_A_ROW
+
+
+async def in_a_row_through(gate: asyncio.Semaphore) -> float:
+    """The same through a Semaphore, as one writes it: no function around."""
+    began = process_time()
+    for _ in range(IN_A_ROW):
+        async with gate:
+            await nothing()
+    return (process_time() - began) / IN_A_ROW
 
 
 async def take_turns(rounds: int, blocks: Mapping[KeyT, Block]) -> dict[KeyT, Times]:

@@ -6,11 +6,10 @@
 Peers: an `asyncio.Semaphore`, which knows no priority, and the hand-written way to have priority, an
 `asyncio.PriorityQueue` with a worker per slot. Lines that they win are printed like the others.
 
-How it is measured: microseconds are those of the fastest block, and this machine's; ratios are medians over rounds in
-which all contestants take turns (contestants.py says why). Time is `time.process_time`, which leaves out what other
-processes take. The garbage collector is on, and has just run where a block makes many tasks; to make and end the
-caller's task is part of a call wherever calls come many at once. Memory is counted by tracemalloc.
-Figures only: it never fails on speed.
+How it is measured: microseconds are those of the fastest block, and this machine's; ratios are medians over rounds
+in which all contestants take turns (contestants.py says why), so they are not quite the ratios of the microseconds.
+Time is `time.process_time`, which leaves out what other processes take. The collector is on, and has just run where a
+block makes many tasks; where calls come many at once, a call includes its task. Never fails on speed.
 """
 
 from __future__ import annotations
@@ -36,19 +35,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from llm_traffic_scheduler import TrafficScheduler
 from llm_traffic_scheduler.testing import run_virtual
 from tests.benchmarks.contestants import (
+    IN_A_ROW,
     OURS,
     PEERS,
     SEMAPHORE,
     WORKERS,
     Block,
     Call,
-    Kind,
     Limiter,
     Tasks,
     Times,
     dismiss,
     forever,
-    nothing,
+    in_a_row,
+    in_a_row_through,
     one_yield,
     passes,
     ratio,
@@ -62,8 +62,6 @@ from tests.benchmarks.contestants import (
     workers,
 )
 
-# Samples enter the window so many at a time: a block of as many calls pays for one fold.
-FOLDED_AT: Final = 256
 JOINING: Final = 1_000
 BARE: Final = "bare tasks"
 ORDERS: Final[Mapping[str, Callable[[Tasks], Tasks]]] = {
@@ -73,13 +71,11 @@ ORDERS: Final[Mapping[str, Callable[[Tasks], Tasks]]] = {
 }
 # A Semaphore searches its queue for each that leaves: all of them would take minutes.
 SEMAPHORE_LEAVERS: Final = 100
-SERVICE: Final = 0.020
-PEOPLE: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured: rounds, calls queued, calls cancelled."""
+    """How much is measured. The longer a block, the fewer rounds of it."""
 
     rounds_of_a_millisecond: int
     rounds_of_twenty: int
@@ -89,27 +85,12 @@ class Effort:
 
 
 FULL: Final = Effort(300, 60, 21, (1_000, 100_000, 1_000_000), 100_000)
-QUICK: Final = Effort(60, 12, 5, (1_000, 100_000), 5_000)
+QUICK: Final = Effort(60, 10, 5, (1_000, 100_000), 10_000)
 
 
 def power(number: int) -> str:
     exponent = round(math.log10(number))
     return f"10^{exponent}" if number == 10**exponent and number > 10 else str(number)
-
-
-async def in_a_row(call: Call, kind: Kind) -> float:
-    began = process_time()
-    for _ in range(FOLDED_AT):
-        await call(kind, nothing)
-    return (process_time() - began) / FOLDED_AT
-
-
-async def in_a_row_through(gate: asyncio.Semaphore) -> float:
-    began = process_time()
-    for _ in range(FOLDED_AT):
-        async with gate:
-            await nothing()
-    return (process_time() - began) / FOLDED_AT
 
 
 async def show_uncontended(effort: Effort) -> None:
@@ -153,7 +134,7 @@ class Traffic:
     async def block(self, *, batch_waits: bool) -> float:
         if self._added > self._samples / 10:
             await self._renew()
-        self._added += FOLDED_AT
+        self._added += IN_A_ROW
         batch = await start(self._scheduler.submit, "batch", forever, 2 if batch_waits else 0)
         seconds = await in_a_row(self._scheduler.submit, "interactive")
         assert self._scheduler.snapshot().batch_queued == batch_waits
@@ -190,14 +171,14 @@ class StandingQueue:
     """Calls that wait for one slot, always so many: in a block as many join as run."""
 
     def __init__(self, call: Call) -> None:
-        self.tasks: Tasks = []
         self._call = call
+        self._tasks: Tasks = []
         self._to_run = 0
         self._gate = self._stands = asyncio.get_running_loop().create_future()
 
     async def fill(self, length: int) -> None:
-        self.tasks += await start(self._call, "interactive", forever)
-        self.tasks += await start(self._call, "batch", self._work, length + 1)
+        self._tasks += await start(self._call, "interactive", forever)
+        self._tasks += await start(self._call, "batch", self._work, length + 1)
 
     async def block(self) -> float:
         gc.collect()
@@ -208,8 +189,14 @@ class StandingQueue:
         self._gate.set_result(None)
         await self._stands
         seconds = process_time() - began
-        self.tasks += joining
+        self._tasks += joining
         return seconds / JOINING
+
+    async def empty(self) -> None:
+        """Those that hold the two slots go last: with one free, 3.13's Semaphore looks through its queue for each leaver."""
+        left = [task for task in self._tasks if not task.done()]
+        await dismiss(left[2:])
+        await dismiss(left[:2])
 
     async def _work(self) -> None:
         if self._to_run:
@@ -230,7 +217,7 @@ async def at_lengths(limiter: Limiter, lengths: tuple[int, ...], rounds: int) ->
         gc.freeze()
         times = await take_turns(rounds, {length: queue.block for length, queue in queues.items()})
         for queue in queues.values():
-            await dismiss(queue.tasks)
+            await queue.empty()
         gc.unfreeze()
     return times
 
@@ -286,7 +273,7 @@ def traced() -> int:
 
 
 async def memory(limiter: Limiter, number: int) -> tuple[float, float]:
-    """Bytes for each call that waits, and those left for each after all were cancelled."""
+    """Bytes for each call that waits, and those left in all after every one was cancelled."""
     async with limiter(2) as call:
         holders = [*await start(call, "interactive", forever), *await start(call, "batch", forever)]
         before = traced()
@@ -296,25 +283,23 @@ async def memory(limiter: Limiter, number: int) -> tuple[float, float]:
         del waiting
         left = traced()
         await dismiss(holders)
-    return (queued - before) / number, (left - before) / number
+    return (queued - before) / number, left - before
 
 
 async def show_memory(effort: Effort) -> None:
     number = effort.cancelled
     tracemalloc.start()
-    await memory(unlimited, number)  # asyncio's own tables grow once ...
-    found = {}
-    for name, limiter in {**PEERS, BARE: unlimited}.items():
-        await memory(limiter, 1_000)  # ... and so do the free lists of the interpreter
-        found[name] = await memory(limiter, number)
+    await memory(unlimited, number)  # asyncio's own tables grow once
+    found = {name: await memory(limiter, number) for name, limiter in {**PEERS, BARE: unlimited}.items()}
     tracemalloc.stop()
-    waiting = {name: [bytes_waiting] for name, (bytes_waiting, _) in found.items()}
+    waiting = {name: [queued] for name, (queued, _) in found.items()}
     notes = {OURS: reach(ratio(waiting[OURS], waiting[SEMAPHORE]), "Semaphore", 1.3)}
     table(f"Memory of a waiting call, its task included, of {power(number)}", waiting, notes, "bytes")
     print(f"\nMemory left behind by {power(number)} calls cancelled in random order (Semaphore: first to last)")
     for name, (_, left) in found.items():
-        note = f"  at most 1: {'ok' if left <= 1 else 'over'}" if name == OURS else ""
-        print(f"  {name:<31}{left:>11.2f} bytes per call{note}", flush=True)
+        # An empty deque keeps 16 blocks of 528 bytes for its next items.
+        note = f"  at most 16 kB, however many: {'ok' if left <= 16_000 else 'over'}" if name == OURS else ""
+        print(f"  {name:<31}{left / 1e3:>8.1f} kB{note}", flush=True)
 
 
 async def people_and_backlog(limiter: Limiter) -> tuple[float, float]:
@@ -323,7 +308,7 @@ async def people_and_backlog(limiter: Limiter) -> tuple[float, float]:
     latencies: list[float] = []
 
     async def serve() -> None:
-        await asyncio.sleep(SERVICE)
+        await asyncio.sleep(0.020)
 
     async def person(number: int) -> None:
         await asyncio.sleep(0.015 * number)
@@ -333,9 +318,9 @@ async def people_and_backlog(limiter: Limiter) -> tuple[float, float]:
 
     async with limiter(10) as call:
         backlog = [asyncio.create_task(call("batch", serve)) for _ in range(1_000)]
-        await asyncio.gather(*backlog, *[person(number) for number in range(PEOPLE)])
+        await asyncio.gather(*backlog, *[person(number) for number in range(120)])
         total = loop.time()
-    return sorted(latencies)[math.ceil(0.95 * PEOPLE) - 1], total
+    return sorted(latencies)[math.ceil(0.95 * 120) - 1], total
 
 
 def show_policy() -> None:
@@ -358,7 +343,7 @@ async def show_costs(effort: Effort) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, shorter queues")
+    parser.add_argument("--quick", action="store_true")
     effort = QUICK if parser.parse_args().quick else FULL
     began, processor = perf_counter(), process_time()
     print(f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}, {effort}")

@@ -128,18 +128,20 @@ class Governor:
     def roll(self, now: float) -> None:
         """Enter the slice that holds `now`: samples leave, and the policy is advanced.
 
-        After a quiet spell the policy sees each boundary at which something left, so that what it
-        averages does not depend on who looked in between.
+        After a quiet spell the policy sees the end of the last slice with events and each boundary at which
+        something left, so that what it averages does not depend on who looked in between.
         """
-        window = self.window
-        while (left := window.next_change()) <= now:
-            window.advance(left)
-            self._advance_policy(left)
-            self.slice_end = window.slice_end(left)
+        if -math.inf < self.slice_end <= now:
+            self._enter(self.slice_end)
+        while (left := self.window.next_change()) <= now:
+            self._enter(left)
         if now >= self.slice_end:
-            window.advance(now)
-            self._advance_policy(now)
-            self.slice_end = window.slice_end(now)
+            self._enter(now)
+
+    def _enter(self, now: float) -> None:
+        self.window.advance(now)
+        self._advance_policy(now)
+        self.slice_end = self.window.slice_end(now)
 
     # Decisions
 
@@ -250,7 +252,7 @@ class Governor:
             if boundary > now:
                 break
             policy.advance(boundary, self._signals(boundary, self._measure(boundary)))
-            boundary += self.window.slice_length
+            boundary = self.window.slice_end(boundary)
         return policy
 
     # Signals
