@@ -22,12 +22,14 @@ from .errors import (
     SchedulerMisuse,
 )
 from .events import CallFinished, CallQueued, CallRejected, CallStarted, Event, LimitChanged
+from .listeners import Listener
 from .policies.base import Decision, LimitPolicy, Signals
 from .policies.fixed import FixedPolicy
 from .policies.pressure import PressurePolicy
 from .scheduler import TrafficScheduler
 from .slot import Slot, TrafficKind, current_slot
-from .snapshot import CallInfo, CloseReport, KindTotals, SchedulerSnapshot
+from .snapshot import CallInfo, CloseReport, KindTotals, Reason, SchedulerSnapshot
+from .work import Kind
 
 __all__ = [
     "CallAborted",
@@ -41,12 +43,15 @@ __all__ = [
     "Decision",
     "Event",
     "FixedPolicy",
+    "Kind",
     "KindTotals",
     "LimitChanged",
     "LimitPolicy",
+    "Listener",
     "PressurePolicy",
     "QueueFull",
     "QueueTimeout",
+    "Reason",
     "Rejected",
     "RunTimeout",
     "SchedulerClosed",

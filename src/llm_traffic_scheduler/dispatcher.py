@@ -63,7 +63,7 @@ class Dispatcher:
         self._tallies = tallies
         self._listeners = listeners
         self._interactive_tally, self._batch_tally = tallies["interactive"], tallies["batch"]
-        self._rates = DrainRate(settings.window, self.clock(), self._started())
+        self._rates = DrainRate(settings.window, self.clock(), self._ended())
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -206,7 +206,7 @@ class Dispatcher:
 
     def _enter_slice(self, now: float) -> None:
         self.governor.roll(now)
-        self._rates.mark(now, self._started())
+        self._rates.mark(now, self._ended())
 
     def _leave_unstarted(self, call: Call, now: float) -> None:
         tally = self._tallies[call.kind]
@@ -250,9 +250,8 @@ class Dispatcher:
             self._due = min(due, now + _LONGEST_SLEEP)
             self._timer = self.loop.call_at(self._due, self._tick)
 
-    def _started(self) -> tuple[int, int]:
-        interactive_running, _, batch_running, _ = self.admission.counts
-        return self._interactive_tally.started(interactive_running), self._batch_tally.started(batch_running)
+    def _ended(self) -> tuple[int, int]:
+        return self._interactive_tally.started(0), self._batch_tally.started(0)
 
     def disarm(self) -> None:
         """No timer from here on."""
@@ -350,7 +349,7 @@ class Dispatcher:
     def refusal(self, call: Call, verdict: Verdict) -> Rejected:
         """What the refused call's caller gets; a fresh exception for each."""
         queued, kind = self._queued(call), 0 if call.interactive else 1
-        retry_after = self._rates.seconds_for(queued, self.clock(), self._started(), kind)
+        retry_after = self._rates.seconds_for(queued + 1, self.clock(), self._ended(), kind)
         return refusal(call, verdict, self.admission, queued, retry_after)
 
     # The end of the loop

@@ -42,7 +42,8 @@ class Rejected(SchedulerError):
 
     Attributes:
         kind: "interactive" or "batch".
-        retry_after: seconds after which a new attempt is worth making, None if unknown.
+        retry_after: seconds in which the calls that wait, and one more, will have ended at the rate of the
+            last window; None if none has ended in it.
     """
 
     def __init__(self, message: str, *, kind: str, retry_after: float | None = None) -> None:

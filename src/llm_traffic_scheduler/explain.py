@@ -57,7 +57,10 @@ def _obstacle(snapshot: SchedulerSnapshot) -> str:
     if not snapshot.batch_queued or "batch" in snapshot.paused:
         return ""
     if snapshot.running >= snapshot.max_concurrency:
-        return "batch waits for a slot: running calls are not stopped, the next free slot decides"
+        return (
+            "batch waits for a slot: running calls are not stopped, and interactive calls that wait go first; "
+            "lasting interactive load leaves batch one start per batch_starvation_timeout"
+        )
     if snapshot.batch_running >= snapshot.batch_limit:
         return "batch waits for its limit: it rises when the pressure falls, or with batch_max_concurrency"
     return ""

@@ -30,9 +30,19 @@ def refusal(
             retry_after=retry_after,
         )
     return QueueTimeout(
-        f"{call.title} got no slot within {waited:.3g} s; {queued} {kind} calls wait, {admission.running} of "
-        f"{admission.limits.max_concurrency} slots are taken: raise queue_timeout, or submit fewer calls at once",
+        f"{call.title} got no slot in {waited:.3g} s; {queued} {kind} calls wait, {admission.running} of "
+        f"{admission.limits.max_concurrency} slots are taken{_obstacle(kind, admission)}: "
+        "raise queue_timeout, or submit fewer calls at once",
         kind=kind,
         waited=waited,
         retry_after=retry_after,
     )
+
+
+def _obstacle(kind: str, admission: Admission[Call]) -> str:
+    """What keeps this kind from a slot that is free."""
+    if kind in admission.paused:
+        return f", {kind} is paused until resume({kind!r})"
+    if kind == "batch" and admission.running < admission.limits.max_concurrency:
+        return f", {len(admission.batch_running)} by batch calls, which is their limit now"
+    return ""

@@ -357,6 +357,8 @@ class TrafficScheduler:
         return await self._shutdown.done()
 
     async def __aenter__(self) -> Self:
+        if self._shutdown is not None:
+            raise SchedulerMisuse(f"scheduler {self.name!r} is closed and stays so: make a new one")
         return self
 
     async def __aexit__(

@@ -110,8 +110,10 @@ class Settings:
             return
         if given:
             raise ConfigError(f"policy takes the place of the law built from {', '.join(given)}: give one or the other")
-        if not all(callable(getattr(self.policy, name, None)) for name in ("advance", "decide")):
-            raise ConfigError(f"policy must have the methods advance and decide, got {self.policy!r}")
+        if isinstance(self.policy, type) or not all(
+            callable(getattr(self.policy, name, None)) for name in ("advance", "decide")
+        ):
+            raise ConfigError(f"policy must be an object with the methods advance and decide, got {self.policy!r}")
         if (joining := getattr(self.policy, "p95_threshold", None)) is not None:
             seconds("policy.p95_threshold", joining)
 

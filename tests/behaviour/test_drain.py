@@ -147,6 +147,23 @@ async def test_a_drain_cancelled_in_the_pass_in_which_the_last_call_ends_disturb
     await assert_whole(scheduler)
 
 
+async def test_a_drain_cancelled_just_before_the_last_call_ends_disturbs_nobody() -> None:
+    scheduler = make_scheduler()
+    held = hold(scheduler)
+    await settle()
+    leaver, stayer = start(scheduler.drain()), start(scheduler.drain())
+    await settle()
+
+    # One pass from here: first the cancel, then the end of the call, and only then the leaver wakes.
+    asyncio.get_running_loop().call_soon(leaver.cancel)
+    held.release()
+
+    await stayer
+    assert await outcome(leaver) is asyncio.CancelledError
+    assert await held.task
+    await assert_whole(scheduler)
+
+
 @pytest.mark.parametrize("ending", ["cancelled", "timed out", "refused"])
 async def test_drain_returns_when_the_last_call_leaves_the_queue_without_running(ending: str) -> None:
     scheduler = make_scheduler()

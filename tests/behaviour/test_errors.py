@@ -121,7 +121,7 @@ async def provoke() -> dict[str, BaseException | None]:
 
 async def test_a_message_says_what_where_the_numbers_and_what_to_do() -> None:
     assert {name: str(error) for name, error in (await provoke()).items()} == {
-        "QueueTimeout": "interactive call 'chat' got no slot within 2.5 s; 0 interactive calls wait, 2 of 2 slots are "
+        "QueueTimeout": "interactive call 'chat' got no slot in 2.5 s; 0 interactive calls wait, 2 of 2 slots are "
         "taken: raise queue_timeout, or submit fewer calls at once",
         "QueueFull": "the interactive queue holds 1 of 1 calls: try again later or raise max_queued_interactive",
         "RunTimeout": "batch call 'embed' ran longer than 1.5 s: raise run_timeout, or let the call do less",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 
 import pytest
 
@@ -102,6 +103,22 @@ async def test_measured_times_are_those_of_a_fine_clock(run: Door) -> None:
     (end,) = recorder.of(CallFinished)
     assert 0.0285 <= end.ran < 25
     assert 0.028 <= scheduler.snapshot().interactive.p95 < 25
+
+
+@pytest.mark.asyncio(loop_factories=["real", "uvloop"])
+@each_door
+async def test_time_goes_on_within_a_pass_of_the_loop(run: Door) -> None:
+    scheduler = make_scheduler()
+    recorder = Recorder(scheduler)
+
+    async def compute() -> None:
+        began = time.perf_counter()
+        while time.perf_counter() < began + 0.005:
+            pass
+
+    await run(scheduler, "interactive", compute)
+
+    assert recorder.of(CallFinished)[0].ran >= 0.0049  # uvloop's own clock says 0
 
 
 @each_loop

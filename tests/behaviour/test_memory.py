@@ -9,7 +9,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -45,14 +45,19 @@ async def _wait(payload: Payload) -> Payload:
     return payload
 
 
+def _fail_in_a_task(payload: Payload) -> Awaitable[Payload]:
+    return asyncio.ensure_future(_fail(payload))
+
+
 async def _finish(payload: Payload) -> Payload:
     await asyncio.sleep(0)
     return payload
 
 
-_WAYS: dict[str, tuple[Callable[[Payload], Coroutine[Any, Any, Payload]], dict[str, float]]] = {
+_WAYS: dict[str, tuple[Callable[[Payload], Awaitable[Payload]], dict[str, float]]] = {
     "completed": (_finish, {}),
     "failed": (_fail, {}),
+    "failed in a task of its own": (_fail_in_a_task, {}),
     "cancelled": (_wait, {}),
     "run timed out": (_wait, {"run_timeout": 1}),
     "queue timed out": (_wait, {"queue_timeout": 1}),

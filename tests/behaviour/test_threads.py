@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 from llm_traffic_scheduler import (
+    Decision,
+    LimitPolicy,
     PressurePolicy,
     QueueTimeout,
     RunTimeout,
     SchedulerMisuse,
     SchedulerSnapshot,
+    Signals,
     TrafficScheduler,
 )
 from llm_traffic_scheduler.testing import run_virtual
@@ -102,17 +105,34 @@ async def _traffic(scheduler: TrafficScheduler, seed: int, calls: int) -> None:
     assert [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, known)] == []
 
 
-def _busy_scheduler() -> TrafficScheduler:
-    return TrafficScheduler(max_concurrency=8, window=1.0, policy=PressurePolicy(rps_threshold=30, p95_threshold=0.2))
+class Watched:
+    """A law that notes each time it is told to change its state."""
+
+    p95_threshold = 0.2
+
+    def __init__(self) -> None:
+        self.advances: list[tuple[float, Signals]] = []
+        self._law = PressurePolicy(rps_threshold=30, p95_threshold=self.p95_threshold)
+
+    def advance(self, now: float, signals: Signals) -> None:
+        self.advances.append((now, signals))
+
+    def decide(self, now: float, signals: Signals) -> Decision:
+        return self._law.decide(now, signals)
+
+
+def _busy_scheduler(law: LimitPolicy) -> TrafficScheduler:
+    return TrafficScheduler(max_concurrency=8, window=1.0, policy=law)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_reading_at_any_instant_changes_nothing_of_what_follows(seed: int) -> None:
     events: list[list[str]] = []
     ends: list[SchedulerSnapshot] = []
+    laws = [Watched(), Watched()]
 
     async def play(read: bool) -> None:
-        scheduler = _busy_scheduler()
+        scheduler = _busy_scheduler(laws[read])
         recorder = Recorder(scheduler)
 
         async def reader() -> None:
@@ -133,12 +153,13 @@ def test_reading_at_any_instant_changes_nothing_of_what_follows(seed: int) -> No
 
     assert len(events[0]) > 400
     assert events[0] == events[1]
+    assert laws[0].advances == laws[1].advances
     assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize("look", ["snapshot", "explain", "calls", "__repr__"])
 async def test_readers_in_other_threads_never_fail_and_never_disturb_the_loop(look: str) -> None:
-    scheduler = _busy_scheduler()
+    scheduler = _busy_scheduler(Watched())
     stop = threading.Event()
     errors: list[BaseException] = []
     looks = 0

@@ -215,7 +215,8 @@ async def test_explain_says_who_waits_and_why() -> None:
         hold(scheduler)
     await settle()
     assert scheduler.explain().splitlines()[4] == (
-        "batch waits for a slot: running calls are not stopped, the next free slot decides"
+        "batch waits for a slot: running calls are not stopped, and interactive calls that wait go first; "
+        "lasting interactive load leaves batch one start per batch_starvation_timeout"
     )
 
 

@@ -41,21 +41,17 @@ ARRIVE = step(
     patience=st.sampled_from([math.inf, math.inf, math.inf, math.inf, 2.0, 1.0, 0.25, 0.0, -1.0]),
     observed=st.booleans(),
     times=st.integers(1, 9),
+    late=st.sampled_from([0.0, 0.0, 0.0, 0.25, 2.0]),
 )
-RELEASE = step("release", which=st.integers(0, 9), times=st.integers(1, 4))
-STEPS = st.one_of(
-    ARRIVE,
-    ARRIVE,
-    RELEASE,
-    RELEASE,
-    step("withdraw", which=st.integers(0, 99)),
-    step("walk_away", which=st.integers(0, 99)),
-    step("pass_time", elapsed=TIMES),
-    step("block_the_loop", elapsed=TIMES),
+RELEASE = step("release", which=st.integers(0, 9), times=st.integers(1, 3))
+TIME = st.one_of(step("pass_time", elapsed=TIMES), step("block_the_loop", elapsed=TIMES))
+LEAVE = st.one_of(step("withdraw", which=st.integers(0, 99)), step("walk_away", which=st.integers(0, 99)))
+STEER = st.one_of(
     step("set_limits", limits=limits()),
     step("pause", kinds=st.sampled_from([frozenset(), frozenset(), frozenset({"interactive"}), frozenset({"batch"})])),
     step("think_anew", value=st.integers(0, 6), moves=st.lists(st.tuples(TIMES, st.integers(0, 6)), max_size=4)),
 )
+STEPS = st.one_of(ARRIVE, ARRIVE, RELEASE, RELEASE, RELEASE, TIME, LEAVE, STEER)
 
 
 @dataclass
@@ -165,7 +161,9 @@ class AdmissionMachine(RuleBasedStateMachine):
         getattr(self, name)(**arguments)
         self.settle()
 
-    def arrive(self, kind: str, priority: float, patience: float, observed: bool, times: int) -> None:
+    def arrive(self, kind: str, priority: float, patience: float, observed: bool, times: int, late: float) -> None:
+        """`late`: the first may come while a timer is overdue."""
+        self.now += late
         for _ in range(times):
             job = Job(kind == "interactive", priority, self.now + patience, self.now, observed)
             self.offered += 1

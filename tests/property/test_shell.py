@@ -181,7 +181,8 @@ class Shell(RuleBasedStateMachine):
         try:
             if self.whole:  # no step has failed
                 self.end()
-                assert repeated(self.start, self.steps) == self.world.trace, "the same steps gave another run"
+                if self.world.told is not None:  # whose trace holds every event
+                    assert repeated(self.start, self.steps) == self.world.trace, "the same steps gave another run"
         finally:
             self.world.dispose()
 

@@ -28,6 +28,7 @@ from llm_traffic_scheduler import (
     RunTimeout,
     SchedulerClosed,
     SchedulerMisuse,
+    SchedulerSnapshot,
     Signals,
     TrafficScheduler,
     current_slot,
@@ -279,20 +280,19 @@ class World:
     def enter(self, job: Job) -> None:
         """A job's code runs: it has a slot, and so has every other one."""
         self.inside[job.kind] += 1
-        self._each_job_inside_has_a_slot()
+        self._each_job_inside_has_a_slot(self.scheduler.snapshot())
         slot = current_slot()
         assert slot is not None
         assert slot.label == job.name
 
-    def _each_job_inside_has_a_slot(self) -> None:
-        snapshot = self.scheduler.snapshot()
+    def _each_job_inside_has_a_slot(self, snapshot: SchedulerSnapshot) -> None:
         assert self.inside["interactive"] <= snapshot.interactive_running
         assert self.inside["batch"] <= snapshot.batch_running
 
     def check(self) -> None:
         self.scheduler.check()
-        self._each_job_inside_has_a_slot()
         snapshot = self.scheduler.snapshot()
+        self._each_job_inside_has_a_slot(snapshot)
         # More than the cap only where it was lowered, and then nothing starts.
         assert snapshot.running <= max(self.highest_cap, self.ran_before)
         self.highest_cap, self.ran_before = self.settings["max_concurrency"], snapshot.running

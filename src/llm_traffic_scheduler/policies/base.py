@@ -56,7 +56,7 @@ class Decision:
     Attributes:
         limit: whole number of calls; what lies outside [batch_min, batch_max] is clamped.
         pressure: 0 = interactive traffic is at ease, 1 = at its threshold; never clamped.
-        reason: a short code, for `SchedulerSnapshot.reason`.
+        reason: a short code; one that is none of `Reason` shows as "policy", with the code in `detail`.
         valid_until: until then the decision stands unless the signals change.
     """
 

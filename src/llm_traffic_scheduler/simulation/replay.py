@@ -4,7 +4,7 @@ Floor: fourth. Virtual time; each arm has an engine and an event loop of its own
 Rules: every arm sees the same interactive calls at the same times, and the same batch calls in the same order. The
 batch job keeps a fixed number of calls submitted, so an arm that runs them faster gets more. A first pass
 without batch work measures what the interactive calls cost by themselves; the scheduler's threshold is a multiple of
-its P95. A second fixed split runs in hindsight, with the mean of the scheduler's limit: the number that nobody knows
+its P95. A second fixed split runs afterwards, with the mean of the scheduler's limit: the number that nobody knows
 before, and the honest opponent.
 """
 
@@ -115,7 +115,7 @@ def replay(
     arms = [run(name, arm) for name, arm in opponents(cap, setup.batch_max).items()]
     ours = run(OURS, _scheduler(setup, threshold))
     split = round(statistics.fmean(limit for _, limit in ours.limits))
-    hindsight = run(f"split chosen in hindsight ({split})", FixedSplit(cap, split))
+    hindsight = run(f"fixed split at our mean ({split})", FixedSplit(cap, split))
     return Replay(setup, tuple(traffic), threshold, alone, (*arms, hindsight, ours))
 
 

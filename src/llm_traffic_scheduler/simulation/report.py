@@ -146,7 +146,7 @@ def scenario_remarks(run: ScenarioRun) -> list[str]:
 
 
 def replay_remarks(result: Replay) -> list[str]:
-    """What the table says, in words: the threshold, the gain and its price, and the split chosen in hindsight."""
+    """What the table says, in words: the threshold, the gain and its price, and the fixed split at the mean."""
     ours, *others = reversed(result.arms)
     hindsight, unscheduled = others[0], others[-1]
     p95, alone = ours.interactive.p95, result.alone.interactive.p95
@@ -158,7 +158,7 @@ def replay_remarks(result: Replay) -> list[str]:
         f" {result.setup.max_concurrency}.",
         f"Against no scheduler: P95 is {p95 / alone:.1f} x in place of {unscheduled.interactive.p95 / alone:.1f} x"
         f" what it is without batch, and batch gets {share:.2f} x its tokens.",
-        "The split in hindsight is the mean of this scheduler's limit, a number that nobody has beforehand. Beside this"
+        "The last fixed split is the mean of this scheduler's limit, a number that nobody has beforehand. Beside this"
         f" scheduler it has {_change(hindsight.interactive.p95, p95, 'higher', 'lower')} P95 and"
         f" {_change(result.batch_rates(hindsight)[1], result.batch_rates(ours)[1], 'more', 'fewer')} batch tokens.",
     ]

@@ -54,10 +54,10 @@ def test_the_scheduler_is_quicker_than_no_scheduler_and_batch_still_gets_on(resu
     assert result.batch_rates(result.ours)[0] > 0
 
 
-def test_the_split_in_hindsight_is_the_mean_of_the_schedulers_limit(result: Replay) -> None:
+def test_the_last_fixed_split_is_the_mean_of_the_schedulers_limit(result: Replay) -> None:
     limits = [limit for _, limit in result.ours.limits]
 
-    assert result.arms[-2].name == f"split chosen in hindsight ({round(sum(limits) / len(limits))})"
+    assert result.arms[-2].name == f"fixed split at our mean ({round(sum(limits) / len(limits))})"
 
 
 def test_batch_is_counted_within_the_span_only(result: Replay) -> None:
