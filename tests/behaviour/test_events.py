@@ -123,14 +123,13 @@ async def test_a_call_cancelled_while_it_waits_finishes_without_having_started()
     ]
 
 
-async def test_a_cancelled_call_that_was_just_given_a_slot_finishes_once_and_has_started_or_not_in_the_totals_too() -> (
-    None
-):
+async def test_a_call_that_is_dead_when_its_turn_comes_finishes_without_having_started() -> None:
     scheduler = make_scheduler()
     first = hold(scheduler)
     hold(scheduler)
     await settle()
-    leaver, heir = hold(scheduler, label="leaver"), hold(scheduler, label="heir")
+    leaver = hold(scheduler, label="leaver")
+    hold(scheduler, label="heir")
     await settle()
     recorder = Recorder(scheduler)
 
@@ -138,13 +137,9 @@ async def test_a_cancelled_call_that_was_just_given_a_slot_finishes_once_and_has
     leaver.cancel()
     await settle()
 
-    assert recorder.names == [
-        "CallFinished interactive None",
-        "CallFinished interactive leaver",
-        "CallStarted interactive heir",
-    ]
+    assert recorder.names[0] == "CallFinished interactive None"
+    assert sorted(recorder.names[1:]) == ["CallFinished interactive leaver", "CallStarted interactive heir"]
     assert scheduler.snapshot().totals["interactive"].started == 3
-    assert heir.started
 
 
 async def test_a_refusal_says_why_and_how_long_the_call_waited() -> None:
