@@ -147,7 +147,7 @@ class Dispatcher:
             if now >= governor.slice_end:
                 self._enter_slice(now)
             if outcome == "completed":
-                governor.fresh = False
+                governor.fresh, governor.bar = False, None
                 governor.window.completed(now, now - call.submitted)
             else:
                 governor.failed(now, max(0.0, now - call.submitted))
@@ -192,7 +192,9 @@ class Dispatcher:
             now = self.clock()
             self.admission.withdraw(call)
             self._leave_unstarted(call, now)
-            self.settle(now)
+            # With every slot taken and no deadline about, one waiter less lets nobody start.
+            if self.attentive or self.admission.timed or self._timer is not None:
+                self.settle(now)
         elif call.state == RUNNING:
             call.token = None  # of another context, if this is the garbage collector's doing
             self.finish(call, "cancelled")

@@ -293,7 +293,11 @@ whether_busy = pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy
 each_first = pytest.mark.parametrize("first", list(_ACTIONS))
 
 _CLOSING = ("close", "close at once", "async with")
-_WORKING = ("submit", "slot")
+_CLEAR: dict[str, tuple[type[Exception], ...]] = {
+    "submit": (SchedulerClosed, CallAborted),
+    "slot": (SchedulerClosed, CallAborted),
+    "async with": (SchedulerMisuse,),  # a closed scheduler stays closed
+}
 
 
 @whether_busy
@@ -307,8 +311,8 @@ async def test_whatever_comes_after_it_gives_a_result_or_a_clear_error(first: st
 
         endings = [await outcome(_ACTIONS[name](scheduler)) for name in (first, second)]
 
-        refused = first in _CLOSING and second in _WORKING
-        assert endings == [None, SchedulerClosed if refused else None], second
+        refusals = {"submit": SchedulerClosed, "slot": SchedulerClosed, "async with": SchedulerMisuse}
+        assert endings == [None, refusals.get(second) if first in _CLOSING else None], second
         assert now() - began <= 1, second
         await asyncio.wait([*background, start(noop())])
         scheduler.check()
@@ -327,7 +331,7 @@ async def test_whatever_comes_at_the_same_time_gives_a_result_or_a_clear_error(f
         endings = {name: await outcome(task) for name, task in tasks.items()}
 
         for name, ending in endings.items():
-            assert ending is None or (name in _WORKING and ending in (SchedulerClosed, CallAborted)), second
+            assert ending in _CLEAR.get(name, ()) or ending is None, second
         assert now() - began <= 2, second
         await asyncio.wait([*background, start(noop())])
         await settle()

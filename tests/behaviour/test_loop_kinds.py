@@ -107,18 +107,19 @@ async def test_measured_times_are_those_of_a_fine_clock(run: Door) -> None:
 
 @pytest.mark.asyncio(loop_factories=["real", "uvloop"])
 @each_door
-async def test_time_goes_on_within_a_pass_of_the_loop(run: Door) -> None:
+async def test_times_shorter_than_a_tick_of_the_loops_clock_are_measured(run: Door) -> None:
     scheduler = make_scheduler()
     recorder = Recorder(scheduler)
 
     async def compute() -> None:
-        began = time.perf_counter()
-        while time.perf_counter() < began + 0.005:
+        began = time.monotonic()
+        while time.monotonic() < began + 0.0003:
             pass
 
-    await run(scheduler, "interactive", compute)
+    for _ in range(20):
+        await run(scheduler, "interactive", compute)
 
-    assert recorder.of(CallFinished)[0].ran >= 0.0049  # uvloop's own clock says 0
+    assert min(end.ran for end in recorder.of(CallFinished)) >= 0.0003  # uvloop's own clock says 0 or 0.001
 
 
 @each_loop

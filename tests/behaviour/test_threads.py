@@ -9,12 +9,16 @@ import asyncio
 import random
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+import llm_traffic_scheduler
 from llm_traffic_scheduler import (
     Decision,
     LimitPolicy,
@@ -157,8 +161,59 @@ def test_reading_at_any_instant_changes_nothing_of_what_follows(seed: int) -> No
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("look", ["snapshot", "explain", "calls", "__repr__"])
-async def test_readers_in_other_threads_never_fail_and_never_disturb_the_loop(look: str) -> None:
+def _look(scheduler: TrafficScheduler, name: str) -> None:
+    """One look, and what must be so in every picture, whenever it was taken."""
+    answer = getattr(scheduler, name)()
+    if isinstance(answer, SchedulerSnapshot):
+        assert answer.batch_min_concurrency <= answer.batch_limit <= answer.batch_max_concurrency
+        assert 0 <= answer.running <= answer.max_concurrency
+        assert min(answer.interactive_queued, answer.batch_queued, answer.overdue, answer.pressure) >= 0
+        assert min(answer.oldest_interactive_running, answer.oldest_batch_running, answer.oldest_batch_wait) >= 0
+    elif name == "calls":
+        assert all(call.age >= call.waited >= 0 for call in answer)
+
+
+@pytest.mark.parametrize("name", ["snapshot", "explain", "calls", "__repr__"])
+def test_a_look_between_any_two_lines_of_the_schedulers_code_succeeds_and_changes_nothing(name: str) -> None:
+    """A thread that reads may come in between any two lines, so each of them is tried."""
+    package = str(Path(llm_traffic_scheduler.__file__).parent)
+    ends: list[SchedulerSnapshot] = []
+    looks: Counter[str] = Counter()
+    failures: dict[str, str] = {}
+
+    async def play(look: bool) -> None:
+        scheduler = _busy_scheduler(Watched())
+
+        def between_lines(frame: FrameType, event: str, _: object) -> Any:
+            if not frame.f_code.co_filename.startswith(package):
+                return None
+            line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            if event == "line" and looks[line] < 8:  # a line means the same each time, but not the first
+                looks[line] += 1
+                try:
+                    _look(scheduler, name)
+                except Exception as error:
+                    failures.setdefault(line, repr(error))
+            return between_lines
+
+        before = sys.gettrace()
+        sys.settrace(between_lines if look else before)
+        try:
+            await _traffic(scheduler, 11, 60)
+        finally:
+            sys.settrace(before)
+        ends.append(scheduler.snapshot())
+
+    run_virtual(play(look=False))
+    run_virtual(play(look=True))
+
+    assert len(looks) > 300
+    assert failures == {}
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("name", ["snapshot", "explain", "calls", "__repr__"])
+async def test_readers_in_other_threads_never_fail_and_never_disturb_the_loop(name: str) -> None:
     scheduler = _busy_scheduler(Watched())
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -168,10 +223,7 @@ async def test_readers_in_other_threads_never_fail_and_never_disturb_the_loop(lo
         nonlocal looks
         try:
             while not stop.is_set():
-                answer = getattr(scheduler, look)()
-                if isinstance(answer, SchedulerSnapshot):
-                    assert 0 <= answer.batch_limit <= answer.batch_max_concurrency
-                    assert min(answer.running, answer.interactive_queued, answer.batch_queued, answer.overdue) >= 0
+                getattr(scheduler, name)()
                 looks += 1
         except BaseException as error:
             errors.append(error)
@@ -180,7 +232,6 @@ async def test_readers_in_other_threads_never_fail_and_never_disturb_the_loop(lo
     with quick_switching():
         for thread in threads:
             thread.start()
-        # Virtual time runs while other threads do: this is as busy as a loop can be.
         await _traffic(scheduler, 7, 400)
         stop.set()
         for thread in threads:

@@ -51,37 +51,38 @@ async def test_an_arrival_counts_at_submit() -> None:
     scheduler = make_scheduler()
     hold(scheduler), hold(scheduler)
     await settle()
-    hold(scheduler)  # waits
+    for _ in range(3):
+        hold(scheduler)  # waits
     await settle()
 
-    assert arrivals(scheduler) == 3
-    assert scheduler.snapshot().interactive.rps == pytest.approx(0.3)
+    assert arrivals(scheduler) == 5
+    assert scheduler.snapshot().interactive.rps == pytest.approx(0.5)
     assert samples(scheduler) == 0
 
 
 async def test_a_refused_call_is_an_arrival_and_a_refused_argument_or_a_closed_scheduler_is_not() -> None:
-    scheduler = make_scheduler(max_queued_interactive=0)
-    hold(scheduler), hold(scheduler)
+    scheduler = make_scheduler(max_queued_interactive=1)
+    hold(scheduler), hold(scheduler), hold(scheduler)
     await settle()
     with pytest.raises(QueueFull):
         await call(scheduler, 0)
-    assert arrivals(scheduler) == 3
+    assert arrivals(scheduler) == 4
     scheduler.configure(max_queued_interactive=None)
     with pytest.raises(QueueTimeout):
         await call(scheduler, 0, queue_timeout=0)
-    assert arrivals(scheduler) == 4
+    assert arrivals(scheduler) == 5
 
     with pytest.raises(ConfigError):
         await call(scheduler, 0, run_timeout=-1)
     with pytest.raises(SchedulerMisuse):
         await scheduler.submit("interactive", noop())  # type: ignore[arg-type]
-    assert arrivals(scheduler) == 4
+    assert arrivals(scheduler) == 5
 
     closing = asyncio.create_task(scheduler.close())
     await settle()
     with pytest.raises(SchedulerClosed):
         await call(scheduler, 0)
-    assert arrivals(scheduler) == 4
+    assert arrivals(scheduler) == 5
     closing.cancel()
 
 

@@ -193,7 +193,7 @@ class StandingQueue:
         return seconds / JOINING
 
     async def empty(self) -> None:
-        """Those that hold the two slots go last: with one free, 3.13's Semaphore looks through its queue for each leaver."""
+        # Those with a slot go last: while one is free, 3.13's Semaphore looks through its queue for each that leaves.
         left = [task for task in self._tasks if not task.done()]
         await dismiss(left[2:])
         await dismiss(left[:2])
@@ -254,9 +254,9 @@ async def cancelling(limiter: Limiter, order: Callable[[Tasks], Tasks], queued: 
 async def show_cancelling(effort: Effort) -> None:
     number = effort.cancelled
     for name, order in ORDERS.items():
-        limiters = {OURS: scheduled, BARE: unlimited, WORKERS: workers}
+        racers = {OURS: scheduled, BARE: unlimited, WORKERS: workers}
         blocks: dict[str, Block] = {
-            who: partial(cancelling, limiter, order, number, number) for who, limiter in limiters.items()
+            who: partial(cancelling, racer, order, number, number) for who, racer in racers.items()
         }
         times = await take_turns(effort.rounds_of_hundreds // 3, blocks)
         times[SEMAPHORE] = [await cancelling(PEERS[SEMAPHORE], order, number, SEMAPHORE_LEAVERS)]
@@ -346,7 +346,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     effort = QUICK if parser.parse_args().quick else FULL
     began, processor = perf_counter(), process_time()
-    print(f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}, {effort}")
+    print(f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}")
     asyncio.run(show_costs(effort))
     show_policy()
     print(f"\n{perf_counter() - began:.0f} s, {process_time() - processor:.0f} s of processor time")

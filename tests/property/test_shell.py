@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from llm_traffic_scheduler import FixedPolicy
 from tests.property.world import Headroom, World
@@ -64,6 +64,10 @@ def laws(draw: st.DrawFn) -> dict[str, Any]:
     return {**none, "interactive_rps_threshold": rps, "interactive_p95_threshold": p95, "smoothing": smoothing}
 
 
+def step(name: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    return st.tuples(st.just(name), st.fixed_dictionaries(arguments))
+
+
 def change(changes: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
     return st.builds(lambda soon, changes: ("configure", {"soon": soon, **changes}), SOON, changes)
 
@@ -78,13 +82,33 @@ THE_REST = st.fixed_dictionaries(
         "interactive_run_timeout": st.sampled_from([None, 1.0]),
     },
 )
-STEERING = st.one_of(
+ARRIVE = step(
+    "arrive",
+    kind=KINDS,
+    way=WAYS,
+    through=st.sampled_from(["submit", "slot"]),
+    lasts=MOMENTS,
+    patience=st.sampled_from([None, None, None, None, 0.0, 0.5, 1.0]),
+    options=OPTIONS,
+    times=st.integers(1, 4),
+)
+FINISH = step("finish", which=WHICH, fails=st.booleans(), soon=SOON)
+CANCEL = step("cancel", which=WHICH, soon=SOON)
+PASS = step("pass", times=st.integers(1, 3))
+SLEEP = step("sleep", seconds=st.one_of(MOMENTS, st.floats(0.001, 8.0)))
+STEER = st.one_of(
     change(bounds()),
     change(laws()),
     change(THE_REST),
-    st.tuples(st.sampled_from(["pause", "resume", "resume"]), st.fixed_dictionaries({"kind": KINDS, "soon": SOON})),
-    st.just(("drain", {})),
+    step("pause", kind=KINDS, soon=SOON),
+    step("resume", kind=KINDS, soon=SOON),
+    step("drain"),
 )
+# sampled_from and no one_of, which would count what is named twice once; one rule and not one for each step, because
+# swarm testing would leave out arrivals in half of the runs.
+STEPS = st.sampled_from(
+    [ARRIVE, ARRIVE, ARRIVE, FINISH, FINISH, CANCEL, PASS, PASS, PASS, SLEEP, SLEEP, STEER]
+).flatmap(lambda steps: steps)
 # Once it is closed nothing new comes, so this is only how a run ends.
 CLOSING = st.fixed_dictionaries(
     {
@@ -126,55 +150,21 @@ class Shell(RuleBasedStateMachine):
         self.world = World(**self.start)
         self.whole = True
 
-    def step(self, name: str, **arguments: Any) -> None:
-        self.steps.append((name, arguments))
+    @rule(step=STEPS)
+    def step(self, step: tuple[str, dict[str, Any]]) -> None:
+        self.steps.append(step)
         self.whole = False
-        take(self.world, name, arguments)
+        take(self.world, *step)
         self.whole = True
-
-    @rule(
-        kind=KINDS,
-        way=WAYS,
-        through=st.sampled_from(["submit", "slot"]),
-        lasts=MOMENTS,
-        patience=st.one_of(st.none(), st.none(), MOMENTS, st.just(0)),
-        options=OPTIONS,
-        times=st.integers(1, 4),
-    )
-    def arrive(self, times: int, **arguments: Any) -> None:
-        for _ in range(times):
-            self.step("arrive", **arguments)
-
-    @precondition(lambda self: self.world.jobs)
-    @rule(which=WHICH, fails=st.booleans(), soon=SOON)
-    def finish(self, **arguments: Any) -> None:
-        self.step("finish", **arguments)
-
-    @precondition(lambda self: self.world.jobs)
-    @rule(which=WHICH, soon=SOON)
-    def cancel(self, **arguments: Any) -> None:
-        self.step("cancel", **arguments)
-
-    @rule(times=st.integers(1, 3))
-    def loop_passes(self, times: int) -> None:
-        self.step("pass", times=times)
-
-    @rule(seconds=st.one_of(MOMENTS, MOMENTS, st.floats(0.001, 8.0)))
-    def clock_steps(self, seconds: float) -> None:
-        self.step("sleep", seconds=seconds)
-
-    @rule(step=STEERING)
-    def steer(self, step: tuple[str, dict[str, Any]]) -> None:
-        name, arguments = step
-        self.step(name, **arguments)
 
     def end(self) -> None:
         if self.closing is not None:
-            self.step("close", **self.closing)
-            self.step("pass", times=1)
-            self.step("arrive", kind="batch", way="waits", through="submit", lasts=0, patience=None, options={})
-            self.step("close", timeout=0.75, finish_queued=())
-            self.step("sleep", seconds=2.0)
+            waits = {"kind": "batch", "way": "waits", "through": "submit", "lasts": 0, "patience": None, "options": {}}
+            self.step(("close", self.closing))
+            self.step(("pass", {"times": 1}))
+            self.step(("arrive", {**waits, "times": 1}))
+            self.step(("close", {"timeout": 0.75, "finish_queued": ()}))
+            self.step(("sleep", {"seconds": 2.0}))
         self.world.finish()
 
     def teardown(self) -> None:

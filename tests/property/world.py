@@ -208,8 +208,9 @@ class World:
 
     # Steps
 
-    def do_arrive(self, **arguments: Any) -> None:
-        self.jobs.append(Job(self, f"job-{len(self.jobs)}", **arguments))
+    def do_arrive(self, times: int, **arguments: Any) -> None:
+        for _ in range(times):
+            self.jobs.append(Job(self, f"job-{len(self.jobs)}", **arguments))
 
     def do_finish(self, which: int, fails: bool, soon: bool) -> None:
         waiting = [job for job in self.jobs if not job.gate.is_set()]
@@ -367,8 +368,8 @@ class World:
     def _no_slot_was_lost_or_gained(self) -> None:
         cap, before = self.settings["max_concurrency"], len(self.jobs)
         self.scheduler.configure(max_queued_interactive=None)
-        for _ in range(cap + 2):
-            self.do_arrive(kind="interactive", way="waits", through="submit", lasts=0, patience=None, options={})
+        waits = {"way": "waits", "through": "submit", "lasts": 0, "patience": None, "options": {}}
+        self.do_arrive(times=cap + 2, kind="interactive", **waits)
         self.do_pass(3)
         assert self.inside == {"interactive": cap, "batch": 0}
         for job in self.jobs[before:]:

@@ -64,6 +64,7 @@ class Governor:
         "_reads_ages",
         "_reads_counts",
         "_watched",
+        "bar",
         "fresh",
         "policy",
         "slice_end",
@@ -111,19 +112,24 @@ class Governor:
     def forget(self) -> None:
         """Ask the policy again at the next occasion; for changed bounds."""
         self.fresh = False
+        # The P95 that an unsuccessful end must reach to count, None if it is to be read from the window again: after
+        # a success, and in each slice. Not after each failure: with 100,000 calls waiting, an hour of reading.
+        self.bar: float | None = None
         self._counts: tuple[int, int, int, int] | None = None
         self._answer_by = self._next_join = -math.inf
 
-    # Events. Arrivals and completions go to `window` directly, after a `roll` if `now >= slice_end` and with
-    # `fresh` set to False: one call less for each of them.
+    # Events. Arrivals and completions go to `window` directly, after a `roll` if `now >= slice_end`; both set `fresh`
+    # to False and a completion `bar` to None: one call less for each of them.
 
     def failed(self, now: float, latency: float) -> None:
         """An interactive call ended without success: a lower bound, which counts from the current P95 up."""
         if now >= self.slice_end:
             self.roll(now)
         self.fresh = False
-        self.window.advance(now)
-        self.window.failed(now, latency, counts=latency >= self.window.read(now, self._unfinished(now)).p95)
+        if self.bar is None:
+            self.window.advance(now)
+            self.bar = self.window.read(now, self._unfinished(now)).p95
+        self.window.failed(now, latency, counts=latency >= self.bar)
 
     def roll(self, now: float) -> None:
         """Enter the slice that holds `now`: samples leave, and the policy is advanced.
@@ -139,6 +145,7 @@ class Governor:
             self._enter(now)
 
     def _enter(self, now: float) -> None:
+        self.bar = None
         self.window.advance(now)
         self._advance_policy(now)
         self.slice_end = self.window.slice_end(now)
