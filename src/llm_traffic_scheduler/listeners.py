@@ -46,12 +46,13 @@ class Listeners:
     callback no event is even made.
     """
 
-    __slots__ = ("_flushing", "_logged", "_name", "_queue", "callbacks", "listener_faults", "policy_faults")
+    __slots__ = ("_fatal", "_flushing", "_logged", "_name", "_queue", "callbacks", "listener_faults", "policy_faults")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.callbacks: tuple[Listener, ...] = ()
         self._queue: deque[Event] = deque()
+        self._fatal: BaseException | None = None
         self._flushing = False
         self._logged: set[tuple[str, type[BaseException]]] = set()
         self.policy_faults = self.listener_faults = 0
@@ -132,8 +133,18 @@ class Listeners:
                     exc_info=error,
                 )
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            # These are meant for the process. They go on from a callback of their own, where no slot is at stake.
-            asyncio.get_running_loop().call_soon(_reraise, error)
+            # These are meant for the process. They go on from a callback of their own, where no slot is at stake,
+            # or at the end of the present operation if no loop runs.
+            try:
+                asyncio.get_running_loop().call_soon(_reraise, error)
+            except RuntimeError:
+                self._fatal = error
+
+    def raise_fatal(self) -> None:
+        """Raise what was meant for the process and found no loop to be raised from."""
+        if self._fatal is not None:
+            fatal, self._fatal = self._fatal, None
+            raise fatal
 
 
 def _reraise(error: BaseException) -> NoReturn:

@@ -288,19 +288,24 @@ class TrafficScheduler:
         """
         self._own_thread("configure")
         old, new = self._settings, self._settings.changed(dict(changes))
+        if new == old:
+            return
+        policy = self._policy if new.law == old.law else new.make_policy()  # before anything is changed, it may raise
         self._settings, self._bounds = new, new.bounds
         home = self._home
         now = home.clock()
-        if new.law != old.law:
-            self._policy = new.make_policy()
-            home.governor.set_policy(self._policy)
+        if policy is not self._policy:
+            self._policy = policy
+            home.governor.set_policy(policy)
         if new.window != old.window:
             home.governor.set_window(home.governor.window.resized(new.window, now))
-        if new.limits != old.limits:
-            home.admission.set_limits(new.limits)
-            home.governor.forget()
-        if new != old:
-            home.settle(now)
+        home.admission.set_limits(new.limits)
+        home.governor.forget()
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        self._home.settle(now)
+        self._listeners.raise_fatal()
 
     def pause(self, kind: Kind) -> None:
         """Let nothing of this kind start until `resume(kind)`; what runs goes on."""
@@ -315,7 +320,7 @@ class TrafficScheduler:
     def _set_paused(self, paused: frozenset[str]) -> None:
         now = self._home.clock()
         self._home.admission.set_paused(paused, now)
-        self._home.settle(now)
+        self._settle(now)
 
     # Ending
 
@@ -385,8 +390,11 @@ class TrafficScheduler:
 
     def _new_home(self, loop: asyncio.AbstractEventLoop | None) -> Dispatcher:
         paused = self._home.admission.paused if hasattr(self, "_home") else frozenset()
-        if callable(reset := getattr(self._policy, "reset", None)):
-            reset()
+        try:
+            if callable(reset := getattr(self._policy, "reset", None)):
+                reset()
+        except Exception as error:
+            self._listeners.policy_fault(error)
         home = Dispatcher(loop, self._settings, self._policy, self._tallies, self._listeners)
         home.admission.set_paused(paused, home.clock())
         return home

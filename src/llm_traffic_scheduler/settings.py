@@ -18,6 +18,8 @@ from .policies.pressure import PressurePolicy
 
 __all__ = ["Changes", "Settings"]
 
+_SHORTEST_WINDOW: Final = 0.001
+_LONGEST_WINDOW: Final = 1e9
 _THRESHOLDS: Final = ("interactive_rps_threshold", "interactive_p95_threshold")
 _TIMEOUTS: Final = ("interactive_queue_timeout", "batch_queue_timeout", "interactive_run_timeout", "batch_run_timeout")
 
@@ -71,7 +73,8 @@ class Settings:
     def __post_init__(self) -> None:
         count("max_concurrency", self.max_concurrency, at_least=2)
         self._check_batch_bounds()
-        seconds("window", self.window)
+        if not _SHORTEST_WINDOW <= seconds("window", self.window) <= _LONGEST_WINDOW:
+            raise ConfigError(f"window must be {_SHORTEST_WINDOW} to {_LONGEST_WINDOW:g} seconds, got {self.window!r}")
         self._check_law()
         for name in _TIMEOUTS:
             timeout(name, getattr(self, name), above_zero="run" in name)

@@ -92,7 +92,7 @@ class Shutdown:
             call.interrupt(Verdict.CLOSED)
 
     def _idle(self, waiter: asyncio.Future[None]) -> None:
-        if not waiter.cancelled():
+        if not waiter.cancelled() or self._dispatcher.abandoned:
             self._finish()
 
     def _finish(self) -> None:

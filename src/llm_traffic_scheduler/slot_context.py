@@ -58,7 +58,8 @@ class SlotContext:
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         call, self._call = self._call, None
-        assert call is not None
+        if call is None:
+            raise SchedulerMisuse("a slot() block is left once, after it was entered: write `async with`")
         if error is None:
             call.home.finish(call, "completed")
         elif call.home.fail(call, error):

@@ -60,7 +60,7 @@ class CloseReport:
 
     Attributes:
         finished: ended by themselves, well or badly.
-        rejected: waited, and were refused with SchedulerClosed.
+        rejected: waited, and were refused, with SchedulerClosed or by their queue timeout.
         cancelled: were cancelled at the timeout and ended.
         abandoned: went on a second after they were cancelled; close() did not wait for them.
     """

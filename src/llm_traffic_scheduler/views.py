@@ -25,19 +25,27 @@ T = TypeVar("T")
 _ATTEMPTS: Final = 100
 
 
-def _steady(look: Callable[[], T]) -> T:
-    for _ in range(_ATTEMPTS - 1):
+def _steady(look: Callable[[], T], mark: Callable[[], object]) -> T:
+    """What `look` returns while `mark` stands still; the last look if it never does."""
+    for _ in range(_ATTEMPTS):
+        before = mark()
         try:
-            return look()
+            seen = look()
         except RuntimeError:
             continue
+        if mark() == before:
+            return seen
     return look()
+
+
+def _mark(home: Dispatcher, tallies: dict[str, Tally]) -> tuple[object, ...]:
+    return (*(tally.ended for tally in tallies.values()), *home.admission.counts)
 
 
 def call_infos(home: Dispatcher) -> tuple[CallInfo, ...]:
     """Every call that runs or waits."""
     now = home.clock()
-    return _steady(lambda: tuple(_call_info(call, now) for call in home.admission.calls()))
+    return _steady(lambda: tuple(_call_info(call, now) for call in home.admission.calls()), lambda: None)
 
 
 def _call_info(call: Call, now: float) -> CallInfo:
@@ -52,7 +60,7 @@ def _call_info(call: Call, now: float) -> CallInfo:
 
 def take_snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners) -> SchedulerSnapshot:
     """The scheduler as it is now."""
-    return _steady(lambda: _snapshot(name, home, tallies, listeners))
+    return _steady(lambda: _snapshot(name, home, tallies, listeners), lambda: _mark(home, tallies))
 
 
 def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners) -> SchedulerSnapshot:

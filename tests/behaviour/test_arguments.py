@@ -25,7 +25,7 @@ TABLE: Final[dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]] = {
     "batch_min_concurrency": ((-1, 0, 7, HUGE, None, *NO_COUNT), (1, 6)),
     "interactive_rps_threshold": ((-1, 0, -0.0, NAN, INF, -INF, BEYOND_FLOATS, *NO_NUMBER), (None, 1, 1.5, HUGE, 1e-9)),
     "interactive_p95_threshold": ((-1, 0, -0.0, NAN, INF, -INF, BEYOND_FLOATS, *NO_NUMBER), (None, 1, 1.5, HUGE, 1e-9)),
-    "window": ((-1, 0, -0.0, NAN, INF, -INF, BEYOND_FLOATS, None, *NO_NUMBER), (1, 1.5, HUGE, 1e-3)),
+    "window": ((-1, 0, -0.0, 5e-324, NAN, INF, -INF, BEYOND_FLOATS, HUGE, None, *NO_NUMBER), (1, 1.5, 1e9, 1e-3)),
     "smoothing": ((-1, 0, -0.0, NAN, INF, -INF, BEYOND_FLOATS, *NO_NUMBER), (None, 1, 1.5, HUGE)),
     "policy": (("fixed", 3, True, [], PressurePolicy, FixedPolicy, lambda now, signals: 3), (None,)),
     "interactive_queue_timeout": ((NAN, *NO_NUMBER), (None, -1, 0, 1.5, INF, HUGE)),

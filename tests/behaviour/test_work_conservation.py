@@ -86,6 +86,7 @@ async def test_a_waiting_call_that_leaves_starts_what_may_run(leave: str) -> Non
         await settle()
     else:
         await asyncio.sleep(5)
+        await settle()
 
     assert [held.started for held in batch] == [True, True, True, False]
 

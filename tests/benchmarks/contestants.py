@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from statistics import median
 from time import process_time
 from typing import Final, Literal, Protocol, TypeAlias, TypeVar
@@ -37,6 +38,7 @@ __all__ = [
     "nothing",
     "one_yield",
     "passes",
+    "power",
     "ratio",
     "reach",
     "scheduled",
@@ -53,7 +55,7 @@ Work: TypeAlias = Callable[[], Awaitable[None]]
 Tasks: TypeAlias = "list[asyncio.Task[None]]"
 Block: TypeAlias = Callable[[], Awaitable[float]]  # returns seconds per call
 Times: TypeAlias = list[float]  # what a block returned, one for each round
-KeyT = TypeVar("KeyT", str, int)
+KeyT = TypeVar("KeyT", bound=Hashable)
 
 OURS: Final = "submit"
 SEMAPHORE: Final = "asyncio.Semaphore"
@@ -163,21 +165,30 @@ async def passes() -> None:
         await asyncio.sleep(0)
 
 
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """It would look at the first again and again while the last come; of 10^5 new tasks that took half of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 async def start(call: Call, kind: Kind, work: Work, number: int = 1) -> Tasks:
     """So many calls that run or wait, each in a task."""
-    # The collector would look at the first again and again while the last are made: of 10^5, half of the time.
-    gc.disable()
-    tasks = [asyncio.create_task(call(kind, work)) for _ in range(number)]
-    await passes()
-    gc.enable()
+    with without_collector():
+        tasks = [asyncio.create_task(call(kind, work)) for _ in range(number)]
+        await passes()
     return tasks
 
 
 async def dismiss(tasks: Tasks) -> None:
     """Cancel them in this order, and let them end."""
-    for task in tasks:
-        task.cancel()
-    await passes()
+    with without_collector():
+        for task in tasks:
+            task.cancel()
+        await passes()
     assert all(task.done() for task in tasks)
 
 
@@ -215,6 +226,12 @@ def ratio(ours: Times, theirs: Times) -> float:
 def reach(figure: float, of: str, most: float) -> str:
     """The figure beside what it ought to be."""
     return f"{figure:.2f} x {of}, at most {most:g}: {'ok' if figure <= most else 'over'}"
+
+
+def power(number: int) -> str:
+    """As people write it: 10^5."""
+    exponent = round(math.log10(number))
+    return f"10^{exponent}" if number == 10**exponent and number > 10 else str(number)
 
 
 def table(title: str, times: Mapping[str, Times], notes: Mapping[str, str], unit: str = "us/call") -> None:

@@ -1,7 +1,7 @@
 """What a call pays for the scheduler, beside what it would pay for the two usual ways without one.
 
-    python tests/benchmarks/overhead.py           all of it
-    python tests/benchmarks/overhead.py --quick   for CI: fewer rounds, shorter queues
+    python tests/benchmarks/overhead.py           two minutes on an idle machine, 5 GB of memory
+    python tests/benchmarks/overhead.py --quick   for CI, half a minute: fewer rounds, shorter queues
 
 Peers: an `asyncio.Semaphore`, which knows no priority, and the hand-written way to have priority, an
 `asyncio.PriorityQueue` with a worker per slot. Lines that they win are printed like the others.
@@ -51,6 +51,7 @@ from tests.benchmarks.contestants import (
     in_a_row_through,
     one_yield,
     passes,
+    power,
     ratio,
     reach,
     scheduled,
@@ -62,7 +63,6 @@ from tests.benchmarks.contestants import (
     workers,
 )
 
-JOINING: Final = 1_000
 BARE: Final = "bare tasks"
 ORDERS: Final[Mapping[str, Callable[[Tasks], Tasks]]] = {
     "first to last": list,
@@ -80,17 +80,13 @@ class Effort:
     rounds_of_a_millisecond: int
     rounds_of_twenty: int
     rounds_of_hundreds: int
+    rounds_of_seconds: int
     lengths: tuple[int, ...]
     cancelled: int
 
 
-FULL: Final = Effort(300, 60, 21, (1_000, 100_000, 1_000_000), 100_000)
-QUICK: Final = Effort(60, 10, 5, (1_000, 100_000), 10_000)
-
-
-def power(number: int) -> str:
-    exponent = round(math.log10(number))
-    return f"10^{exponent}" if number == 10**exponent and number > 10 else str(number)
+FULL: Final = Effort(300, 60, 21, 4, (1_000, 100_000, 1_000_000), 100_000)
+QUICK: Final = Effort(60, 10, 5, 2, (1_000, 100_000), 10_000)
 
 
 async def show_uncontended(effort: Effort) -> None:
@@ -180,17 +176,17 @@ class StandingQueue:
         self._tasks += await start(self._call, "interactive", forever)
         self._tasks += await start(self._call, "batch", self._work, length + 1)
 
-    async def block(self) -> float:
+    async def block(self, number: int = 1_000) -> float:
         gc.collect()
         began = process_time()
-        joining = [asyncio.create_task(self._call("batch", self._work)) for _ in range(JOINING)]
+        joining = [asyncio.create_task(self._call("batch", self._work)) for _ in range(number)]
         await asyncio.sleep(0)
-        self._to_run, self._stands = JOINING - 1, asyncio.get_running_loop().create_future()
+        self._to_run, self._stands = number - 1, asyncio.get_running_loop().create_future()
         self._gate.set_result(None)
         await self._stands
         seconds = process_time() - began
         self._tasks += joining
-        return seconds / JOINING
+        return seconds / number
 
     async def empty(self) -> None:
         # Those with a slot go last: while one is free, 3.13's Semaphore looks through its queue for each that leaves.
@@ -208,31 +204,33 @@ class StandingQueue:
             await self._gate
 
 
-async def at_lengths(limiter: Limiter, lengths: tuple[int, ...], rounds: int) -> dict[int, Times]:
+async def queued_calls(lengths: tuple[int, ...], rounds: int) -> dict[tuple[int, str], Times]:
     async with AsyncExitStack() as stack:
-        queues = {length: StandingQueue(await stack.enter_async_context(limiter(2))) for length in lengths}
-        for length, queue in queues.items():
-            await queue.fill(length)
+        queues: dict[tuple[int, str], StandingQueue] = {}
+        for length in lengths:
+            random_too = {} if length == lengths[-1] else {"submit, random priorities": scheduled_by_priority}
+            for name, limiter in {**PEERS, **random_too}.items():
+                queue = queues[length, name] = StandingQueue(await stack.enter_async_context(limiter(2)))
+                await queue.fill(length)
         # Millions of objects stay out of the collector's sight: to look at them is not the queue's cost.
         gc.freeze()
-        times = await take_turns(rounds, {length: queue.block for length, queue in queues.items()})
+        times = await take_turns(rounds, {key: queue.block for key, queue in queues.items()})
+        gc.unfreeze()
         for queue in queues.values():
             await queue.empty()
-        gc.unfreeze()
     return times
 
 
 async def show_queued(effort: Effort) -> None:
-    rounds = effort.rounds_of_twenty
-    found = {name: await at_lengths(limiter, effort.lengths, rounds) for name, limiter in PEERS.items()}
-    found["submit, random priorities"] = await at_lengths(scheduled_by_priority, effort.lengths[:-1], rounds)
+    times = await queued_calls(effort.lengths, effort.rounds_of_twenty)
+    gc.collect()
     shortest = effort.lengths[0]
     for length in effort.lengths:
-        rows = {name: times[length] for name, times in found.items() if length in times}
-        growth = {name: ratio(own, found[name][shortest]) for name, own in rows.items() if length > shortest}
+        rows = {name: own for (its_length, name), own in times.items() if its_length == length}
+        growth = {name: ratio(own, times[shortest, name]) for name, own in rows.items() if length > shortest}
         notes = {name: f"{figure:.2f} x {power(shortest)}" for name, figure in growth.items()}
         if OURS in growth:
-            notes[OURS] = reach(growth[OURS], f"{power(shortest)}", 1.6)
+            notes[OURS] = reach(growth[OURS], power(shortest), 1.6)
         table(f"{power(length)} calls queued, and always so many: make a task, submit, wait, wake, run", rows, notes)
 
 
@@ -253,17 +251,14 @@ async def cancelling(limiter: Limiter, order: Callable[[Tasks], Tasks], queued: 
 
 async def show_cancelling(effort: Effort) -> None:
     number = effort.cancelled
+    leavers = {OURS: number, BARE: number, WORKERS: number, SEMAPHORE: SEMAPHORE_LEAVERS}
     for name, order in ORDERS.items():
-        racers = {OURS: scheduled, BARE: unlimited, WORKERS: workers}
+        limiters = {**PEERS, BARE: unlimited}
         blocks: dict[str, Block] = {
-            who: partial(cancelling, racer, order, number, number) for who, racer in racers.items()
+            who: partial(cancelling, limiters[who], order, number, leaving) for who, leaving in leavers.items()
         }
-        times = await take_turns(effort.rounds_of_hundreds // 3, blocks)
-        times[SEMAPHORE] = [await cancelling(PEERS[SEMAPHORE], order, number, SEMAPHORE_LEAVERS)]
-        notes = {
-            OURS: reach(ratio(times[OURS], times[BARE]), "bare tasks", 2),
-            SEMAPHORE: f"{SEMAPHORE_LEAVERS} of them",
-        }
+        times = await take_turns(effort.rounds_of_seconds, blocks)
+        notes = {OURS: reach(ratio(times[OURS], times[BARE]), BARE, 2), SEMAPHORE: f"{SEMAPHORE_LEAVERS} of them"}
         table(f"Cancelling {power(number)} queued calls, {name}", times, notes)
 
 
@@ -289,10 +284,10 @@ async def memory(limiter: Limiter, number: int) -> tuple[float, float]:
 async def show_memory(effort: Effort) -> None:
     number = effort.cancelled
     tracemalloc.start()
-    await memory(unlimited, number)  # asyncio's own tables grow once
-    found = {name: await memory(limiter, number) for name, limiter in {**PEERS, BARE: unlimited}.items()}
+    bare, _ = await memory(unlimited, number)  # first, for asyncio's own tables grow once
+    found = {name: await memory(limiter, number) for name, limiter in PEERS.items()}
     tracemalloc.stop()
-    waiting = {name: [queued] for name, (queued, _) in found.items()}
+    waiting = {name: [queued] for name, (queued, _) in found.items()} | {BARE: [bare]}
     notes = {OURS: reach(ratio(waiting[OURS], waiting[SEMAPHORE]), "Semaphore", 1.3)}
     table(f"Memory of a waiting call, its task included, of {power(number)}", waiting, notes, "bytes")
     print(f"\nMemory left behind by {power(number)} calls cancelled in random order (Semaphore: first to last)")

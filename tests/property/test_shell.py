@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from llm_traffic_scheduler import FixedPolicy
-from tests.property.world import Headroom, World
+from tests.property.world import WAITS, World
+from tests.property.world_jobs import Headroom
 
 # Multiples of 1/4, so that timers meet: a run timeout with a queue deadline, both with a clock step.
 MOMENTS = st.sampled_from([0.25, 0.5, 1.0, 2.0])
@@ -46,7 +47,7 @@ THRESHOLDS = st.sampled_from([None, 0.5, 2.0])
 
 @st.composite
 def bounds(draw: st.DrawFn) -> dict[str, int]:
-    cap = draw(st.integers(2, 5))
+    cap = draw(st.integers(2, 6))
     batch_max = draw(st.integers(1, cap - 1))
     batch_min = draw(st.integers(1, batch_max))
     return {"max_concurrency": cap, "batch_max_concurrency": batch_max, "batch_min_concurrency": batch_min}
@@ -56,10 +57,14 @@ def bounds(draw: st.DrawFn) -> dict[str, int]:
 def laws(draw: st.DrawFn) -> dict[str, Any]:
     """A policy, or thresholds, or nothing."""
     none = dict.fromkeys(["policy", "interactive_rps_threshold", "interactive_p95_threshold", "smoothing"])
-    policy = draw(st.one_of(st.none(), st.integers(1, 4).map(FixedPolicy), st.integers(1, 5).map(Headroom)))
+    law = draw(st.sampled_from(["none", "fixed", "headroom", "thresholds", "thresholds", "thresholds"]))
+    if law == "fixed":
+        return {**none, "policy": FixedPolicy(draw(st.integers(1, 4)))}
+    if law == "headroom":
+        return {**none, "policy": Headroom(draw(st.integers(1, 6)))}
     rps, p95 = draw(THRESHOLDS), draw(THRESHOLDS)
-    if policy is not None or rps is p95 is None:
-        return {**none, "policy": policy}
+    if law == "none" or rps is p95 is None:
+        return none
     smoothing = draw(st.sampled_from([None, 1.0]))
     return {**none, "interactive_rps_threshold": rps, "interactive_p95_threshold": p95, "smoothing": smoothing}
 
@@ -89,25 +94,27 @@ ARRIVE = step(
     through=st.sampled_from(["submit", "slot"]),
     lasts=MOMENTS,
     patience=st.sampled_from([None, None, None, None, 0.0, 0.5, 1.0]),
+    scarred=st.sampled_from([False, False, True]),
+    labelled=st.booleans(),
     options=OPTIONS,
     times=st.integers(1, 4),
 )
 FINISH = step("finish", which=WHICH, fails=st.booleans(), soon=SOON)
-CANCEL = step("cancel", which=WHICH, soon=SOON)
-PASS = step("pass", times=st.integers(1, 3))
+CANCEL = step("cancel", which=WHICH, aim=st.sampled_from(["granted", "told to stop", "any"]), soon=SOON)
+PASS = step("pass", times=st.sampled_from([1, 1, 1, 3]))
+PAUSE = step("pause", kind=KINDS, soon=SOON)
+RESUME = step("resume", kind=KINDS, soon=SOON)
 SLEEP = step("sleep", seconds=st.one_of(MOMENTS, st.floats(0.001, 8.0)))
 STEER = st.one_of(
     change(bounds()),
     change(laws()),
     change(THE_REST),
-    step("pause", kind=KINDS, soon=SOON),
-    step("resume", kind=KINDS, soon=SOON),
     step("drain"),
 )
 # sampled_from and no one_of, which would count what is named twice once; one rule and not one for each step, because
 # swarm testing would leave out arrivals in half of the runs.
 STEPS = st.sampled_from(
-    [ARRIVE, ARRIVE, ARRIVE, FINISH, FINISH, CANCEL, PASS, PASS, PASS, SLEEP, SLEEP, STEER]
+    [*[ARRIVE] * 4, *[FINISH] * 2, *[CANCEL] * 3, *[PASS] * 6, *[SLEEP] * 3, PAUSE, RESUME, RESUME, STEER]
 ).flatmap(lambda steps: steps)
 # Once it is closed nothing new comes, so this is only how a run ends.
 CLOSING = st.fixed_dictionaries(
@@ -159,10 +166,9 @@ class Shell(RuleBasedStateMachine):
 
     def end(self) -> None:
         if self.closing is not None:
-            waits = {"kind": "batch", "way": "waits", "through": "submit", "lasts": 0, "patience": None, "options": {}}
             self.step(("close", self.closing))
             self.step(("pass", {"times": 1}))
-            self.step(("arrive", {**waits, "times": 1}))
+            self.step(("arrive", {**WAITS, "kind": "batch", "times": 1}))
             self.step(("close", {"timeout": 0.75, "finish_queued": ()}))
             self.step(("sleep", {"seconds": 2.0}))
         self.world.finish()

@@ -7,38 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from llm_traffic_scheduler import (
-    CallAborted,
-    CallFinished,
-    CallQueued,
-    CallRejected,
-    CallStarted,
-    CloseReport,
-    Decision,
-    Event,
-    FixedPolicy,
-    LimitChanged,
-    QueueFull,
-    QueueTimeout,
-    RunTimeout,
-    SchedulerClosed,
-    SchedulerMisuse,
-    SchedulerSnapshot,
-    Signals,
-    TrafficScheduler,
-    current_slot,
-)
+from llm_traffic_scheduler import CallInfo, CloseReport, SchedulerSnapshot, TrafficScheduler, current_slot
 from llm_traffic_scheduler.testing import VirtualTimeLoop
+from tests.property.world_jobs import KINDS, Boom, Job, Kind
+from tests.property.world_listener import Told
 
-__all__ = ["Headroom", "Job", "World"]
+__all__ = ["WAITS", "World"]
 
-Kind = Literal["interactive", "batch"]
-KINDS: tuple[Kind, Kind] = ("interactive", "batch")
 # What the caller of a call sees, and where the totals count it; a submit after close counts nowhere.
 COUNTED_AS = {
     "returned": "completed",
@@ -51,125 +31,18 @@ COUNTED_AS = {
     "QueueTimeout": "rejected",
     "SchedulerClosed": "rejected",
 }
+# What a job does that only takes a slot until it is told to finish.
+WAITS: dict[str, Any] = {
+    "way": "waits",
+    "through": "submit",
+    "lasts": 0.0,
+    "patience": None,
+    "scarred": False,
+    "labelled": True,
+    "options": {},
+}
+ROUNDING = 1e-9
 NEVER_RAN = ("QueueFull", "QueueTimeout", "SchedulerClosed")
-
-
-class Boom(Exception):
-    """What a job raises."""
-
-
-@dataclass(frozen=True)
-class Headroom:
-    """A law of the user's own: so many calls in all, interactive ones first."""
-
-    total: int
-
-    def advance(self, now: float, signals: Signals) -> None:
-        """It learns nothing."""
-
-    def decide(self, now: float, signals: Signals) -> Decision:
-        return Decision(self.total - signals.interactive_running - signals.interactive_queued)
-
-
-@dataclass(eq=False)
-class Job:
-    """One call: how it comes, what it does, and what became of it."""
-
-    world: World
-    name: str
-    kind: Kind
-    way: str
-    through: str
-    lasts: float
-    patience: float | None
-    options: dict[str, Any]
-    task: asyncio.Task[None] = field(init=False)
-    verdict: BaseException | None = None
-    calls: int = 0
-    cancels: int = 0
-    submitted: bool = False
-    outcome: str = ""
-
-    def __post_init__(self) -> None:
-        self.gate = asyncio.Event()
-        self.task = self.world.loop.create_task(self._caller(), name=self.name)
-
-    async def _caller(self) -> None:
-        """The code around the call, which an `asyncio.timeout` of its own may bound."""
-        scope = asyncio.timeout(self.patience)
-        try:
-            async with scope:
-                try:
-                    await self._call()
-                    self._ended("returned")
-                except BaseException as error:
-                    self._ended(type(error).__name__)
-                    raise
-        except (Boom, RunTimeout, CallAborted, QueueFull, QueueTimeout, SchedulerClosed, SchedulerMisuse):
-            assert not scope.expired() or self.outcome != "CancelledError"
-        except TimeoutError:
-            assert scope.expired()
-        # Whoever cancelled has been heard, and only they: our own cancels are taken back.
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == self.cancels
-
-    async def _call(self) -> None:
-        scheduler = self.world.scheduler
-        self.submitted = not self.world.closed
-        if self.through == "slot":
-            async with scheduler.slot(self.kind, label=self.name, **self.options) as slot:
-                assert current_slot() is slot
-                assert (slot.kind, slot.label) == (self.kind, self.name)
-                await self._run()
-        elif self.way == "raises before it awaits":
-            await scheduler.submit(self.kind, self._raise, label=self.name, **self.options)
-        elif self.way == "returns nothing to await":
-            not_async: Any = self._count
-            await scheduler.submit(self.kind, not_async, label=self.name, **self.options)
-        else:
-            assert await scheduler.submit(self.kind, self._run, label=self.name, **self.options) == self.name
-
-    def _ended(self, outcome: str) -> None:
-        assert not self.outcome, "a call ended twice"
-        assert current_slot() is None
-        self.outcome = outcome
-        self.world.trace.append((self.world.loop.time(), self.name, outcome))
-
-    def _count(self) -> None:
-        self.calls += 1
-
-    def _raise(self) -> Any:
-        self.calls += 1
-        raise Boom
-
-    async def _run(self) -> str:
-        self.calls += 1
-        self.world.enter(self)
-        try:
-            await self._work()
-        finally:
-            self.world.inside[self.kind] -= 1
-        if self.verdict is not None:
-            raise self.verdict
-        return self.name
-
-    async def _work(self) -> None:
-        if self.way == "sleeps":
-            await asyncio.sleep(self.lasts)
-        elif self.way == "waits":
-            await self.gate.wait()
-        elif self.way == "swallows cancellation":
-            while not self.gate.is_set():
-                try:
-                    await self.gate.wait()
-                except asyncio.CancelledError:
-                    continue
-        elif self.way == "turns cancellation into an error":
-            try:
-                await self.gate.wait()
-            except asyncio.CancelledError:
-                raise Boom from None
 
 
 class Records(logging.Handler):
@@ -208,9 +81,10 @@ class World:
 
     # Steps
 
-    def do_arrive(self, times: int, **arguments: Any) -> None:
+    def do_arrive(self, times: int, labelled: bool, **arguments: Any) -> None:
+        labelled = labelled or self.told is not None
         for _ in range(times):
-            self.jobs.append(Job(self, f"job-{len(self.jobs)}", **arguments))
+            self.jobs.append(Job(self, f"job-{len(self.jobs)}", labelled=labelled, **arguments))
 
     def do_finish(self, which: int, fails: bool, soon: bool) -> None:
         waiting = [job for job in self.jobs if not job.gate.is_set()]
@@ -219,14 +93,17 @@ class World:
             job.verdict = Boom() if fails else None
             self._at(soon, job.gate.set)
 
-    def do_cancel(self, which: int, soon: bool) -> None:
-        alive = [job for job in self.jobs if not job.task.done()]
-        if alive:
-            self._at(soon, lambda: self._cancel(alive[which % len(alive)]))
-
-    def _cancel(self, job: Job) -> None:
-        if job.task.cancel():
-            job.cancels += 1
+    def do_cancel(self, which: int, aim: str, soon: bool) -> None:
+        """`aim`: at calls that have a slot and do not know it, at those that we told to stop, or at any."""
+        alive = [job for job in self.jobs if job.alive]
+        if aim == "granted":
+            running = {info.label for info in self.scheduler.calls() if info.state == "running"}
+            aimed_at = [job for job in alive if job.name in running and not job.calls]
+        else:
+            aimed_at = [job for job in alive if job.told_to_stop and aim == "told to stop"]
+        chosen = aimed_at or alive
+        if chosen:
+            self._at(soon, chosen[which % len(chosen)].cancel)
 
     def do_configure(self, soon: bool, **changes: Any) -> None:
         self._at(soon, lambda: self._configure(changes))
@@ -284,7 +161,7 @@ class World:
         self._each_job_inside_has_a_slot(self.scheduler.snapshot())
         slot = current_slot()
         assert slot is not None
-        assert slot.label == job.name
+        assert (slot.kind, slot.label) == (job.kind, job.name if job.labelled else None)
 
     def _each_job_inside_has_a_slot(self, snapshot: SchedulerSnapshot) -> None:
         assert self.inside["interactive"] <= snapshot.interactive_running
@@ -306,10 +183,23 @@ class World:
             assert totals.submitted == ended + present
         infos = self.scheduler.calls()
         assert sum(info.state == "queued" for info in infos) == snapshot.interactive_queued + snapshot.batch_queued
-        assert sum(info.state != "queued" for info in infos) == snapshot.running
-        assert len({info.label for info in infos}) == len(infos)
+        assert len(infos) == snapshot.running + snapshot.interactive_queued + snapshot.batch_queued
+        self._calls_are_those_of_living_jobs(infos)
         assert not self.complaints
         assert not self.records.messages
+
+    def _calls_are_those_of_living_jobs(self, infos: tuple[CallInfo, ...]) -> None:
+        alive = {job.name: job for job in self.jobs if job.alive}
+        assert len(infos) <= len(alive)
+        for info in infos:
+            if info.label is None:
+                continue
+            job = alive.pop(info.label)  # KeyError: its caller has gone, and it still holds a place or a slot
+            if info.state == "queued":
+                assert not job.calls
+                assert info.age <= job.options.get("queue_timeout", math.inf) + ROUNDING, "nobody looked in time"
+            elif info.state == "overdue":
+                assert job.way == "swallows cancellation"
 
     # The end
 
@@ -368,8 +258,7 @@ class World:
     def _no_slot_was_lost_or_gained(self) -> None:
         cap, before = self.settings["max_concurrency"], len(self.jobs)
         self.scheduler.configure(max_queued_interactive=None)
-        waits = {"way": "waits", "through": "submit", "lasts": 0, "patience": None, "options": {}}
-        self.do_arrive(times=cap + 2, kind="interactive", **waits)
+        self.do_arrive(times=cap + 2, kind="interactive", **WAITS)
         self.do_pass(3)
         assert self.inside == {"interactive": cap, "batch": 0}
         for job in self.jobs[before:]:
@@ -391,58 +280,3 @@ class World:
         for _ in range(5):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()
-
-
-class Told:
-    """A listener that replays the events: the only view in which each single start can be judged."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.state: dict[str, str] = {}
-        self.kinds: dict[str, str] = {}
-
-    def __call__(self, event: Event) -> None:
-        self.world.trace.append((self.world.loop.time(), "event", event))
-        if isinstance(event, LimitChanged):
-            assert event.before != event.after
-            return
-        assert event.label is not None
-        before = self.state.get(event.label)
-        self.kinds[event.label] = event.kind
-        if isinstance(event, CallQueued):
-            assert before is None
-            self.state[event.label] = "queued"
-        elif isinstance(event, CallStarted):
-            assert before in (None, "queued")
-            self._judge(event)
-            self.state[event.label] = "running"
-        elif isinstance(event, CallFinished):
-            assert before == "running" or (before == "queued" and event.outcome == "cancelled" and event.ran == 0.0)
-            self.state[event.label] = "gone"
-        else:
-            assert isinstance(event, CallRejected)
-            assert before in (None, "queued")
-            self.state[event.label] = "gone"
-
-    def number(self, kind: str, state: str) -> int:
-        return sum(self.kinds[label] == kind and now == state for label, now in self.state.items())
-
-    def _judge(self, event: CallStarted) -> None:
-        """The caps, at the moment of each start."""
-        settings = self.world.settings
-        batch, interactive = self.number("batch", "running"), self.number("interactive", "running")
-        assert batch + interactive < settings["max_concurrency"]
-        if event.kind == "interactive":
-            return
-        limit = settings["batch_max_concurrency"]
-        policy = settings["policy"]
-        if isinstance(policy, FixedPolicy):
-            limit = min(limit, policy.limit)
-        elif isinstance(policy, Headroom):
-            limit = min(limit, policy.total - interactive - self.number("interactive", "queued"))
-        assert batch < max(limit, settings["batch_min_concurrency"])
-
-    def check_complete(self) -> None:
-        assert set(self.state.values()) <= {"gone"}
-        submitted = {job.name for job in self.world.jobs if job.submitted and job.outcome}
-        assert set(self.state) == submitted

@@ -136,6 +136,7 @@ class Admission(Generic[CallT]):
             if running >= self._interactive_ceiling or self.interactive_queue.size:
                 bound = self.limits.max_queued_interactive
                 return self._enqueue(call, self.interactive_queue, self._interactive_order, bound)
+            call.state, call.started_at = RUNNING, call.submitted
             self.interactive_running[call] = None
         else:
             if running >= self._cap or self.batch_queue.size or not self._batch_allowed(call.submitted):
@@ -143,10 +144,9 @@ class Admission(Generic[CallT]):
                     self.timed = True
                 bound = self.limits.max_queued_batch
                 return self._enqueue(call, self.batch_queue, self._batch_order, bound)
+            call.state, call.started_at = RUNNING, call.submitted
             self.batch_running[call] = None
             self._last_batch_start = call.submitted
-        call.state = RUNNING
-        call.started_at = call.submitted
         return RUNNING
 
     def _enqueue(self, call: CallT, queue: PriorityQueue[CallT], order: ArrivalOrder[CallT], bound: int | None) -> int:
@@ -177,9 +177,7 @@ class Admission(Generic[CallT]):
         if call.deadline != _NEVER:
             self._deadlines.discard(call.number)
         call.state = GONE
-        order = self._order(call.interactive)
-        if not queue.size or len(order) > 2 * queue.size + SLACK:
-            order.sweep(queue.size)
+        self._order(call.interactive).sweep(queue.size)
 
     def release(self, call: CallT) -> None:
         """Take back the slot of a call that runs."""
@@ -219,13 +217,13 @@ class Admission(Generic[CallT]):
             if call.left:
                 self.dropped.append(call)
                 continue
+            call.state, call.started_at = RUNNING, now  # before a reader in another thread can find it
             if call.interactive:
                 self.interactive_running[call] = None
             else:
                 batch_running[call] = None
                 self._last_batch_start = now
             running += 1
-            call.state, call.started_at = RUNNING, now
             started.append(call)
         self.timed = held_back or self._deadlines.size > 0
         return started

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, Protocol
 
 from ..core.admission import Limits
@@ -61,8 +60,10 @@ class Governor:
         "_next_join",
         "_on_change",
         "_on_fault",
+        "_joins_at",
         "_reads_ages",
         "_reads_counts",
+        "_told",
         "_watched",
         "bar",
         "fresh",
@@ -87,6 +88,7 @@ class Governor:
         self._watched: Watched | None = None
         self._decision: Decision | None = None
         self._limit = 0
+        self._told: WindowReading | None = None
         self.set_policy(policy)
 
     def watch(self, watched: Watched) -> None:
@@ -96,7 +98,10 @@ class Governor:
     def set_policy(self, policy: LimitPolicy) -> None:
         """Ask `policy` from now on."""
         self.policy = policy
-        reads = getattr(policy, "reads", _EVERYTHING)
+        try:
+            reads = frozenset(getattr(policy, "reads", _EVERYTHING))
+        except Exception:
+            reads = _EVERYTHING
         self._reads_counts = not _COUNTS.isdisjoint(reads)
         self._reads_ages = not _AGES.isdisjoint(reads)
         self._failed_at: float | None = None
@@ -117,6 +122,7 @@ class Governor:
         self.bar: float | None = None
         self._counts: tuple[int, int, int, int] | None = None
         self._answer_by = self._next_join = -math.inf
+        self._joins_at: float | None = None
 
     # Events. Arrivals and completions go to `window` directly, after a `roll` if `now >= slice_end`; both set `fresh`
     # to False and a completion `bar` to None: one call less for each of them.
@@ -147,6 +153,7 @@ class Governor:
     def _enter(self, now: float) -> None:
         self.bar = None
         self.window.advance(now)
+        self._told = self.window.read(now)
         self._advance_policy(now)
         self.slice_end = self.window.slice_end(now)
 
@@ -163,14 +170,14 @@ class Governor:
         return self._decide(now).limit
 
     def next_look(self, now: float) -> float:
-        """When the limit may rise by itself: the decision expires, or samples leave the window."""
+        """When the limit may rise by itself: the decision expires, samples leave, or the policy is to hear of some."""
         decision = self._decision
-        if decision is None or self._failed_at is not None:
-            return now + self.window.slice_length
-        due = decision.valid_until + _PAST_THE_STEP
-        if not due > now:  # also NaN: a policy that knows no time is asked once a slice
-            due = now + self.window.slice_length
-        return max(min(due, self.window.next_change()), math.nextafter(now, math.inf))
+        slice_length = self.window.slice_length
+        if decision is None or self._failed_at is not None or not decision.valid_until > now:
+            # Also for NaN. A policy that says "ask me each time" is asked once a slice, or the loop would spin.
+            return now + slice_length
+        due = max(decision.valid_until + _PAST_THE_STEP, now + slice_length / 100)
+        return max(min(due, self.window.next_change(), self._untold(now)), math.nextafter(now, math.inf))
 
     def read(self, now: float) -> tuple[Decision, Signals, WindowReading]:
         """What would be decided at `now`, and on which signals. Changes nothing."""
@@ -202,7 +209,8 @@ class Governor:
         else:
             self._failed_at = None
             # An age that has joined the quantile grows all the time, so such an answer is not kept.
-            self._answer_by = now if ages else min(decision.valid_until, self.window.next_change(), self._next_join)
+            unchanged_until = min(self.window.next_change(), self._next_join, self._untold(now))
+            self._answer_by = now if ages else min(decision.valid_until, unchanged_until)
         self.fresh = True
         self._counts = watched.counts
         self._decision = decision
@@ -213,20 +221,15 @@ class Governor:
 
     def _whole(self, decision: Decision, signals: Signals) -> Decision:
         """The decision with its limit inside the bounds, if it is one."""
-        limit = decision.limit
-        if (
-            not isinstance(limit, int)
-            or isinstance(limit, bool)
-            or not isinstance(decision.pressure, (int, float))
-            or not isinstance(decision.valid_until, (int, float))
-            or not isinstance(decision.reason, str)
-        ):
+        limit, reason = decision.limit, decision.reason
+        if not isinstance(limit, int) or isinstance(limit, bool) or not isinstance(reason, str):
             raise ConfigError(
-                f"{self.policy!r} must decide on a whole number of calls, with numbers for pressure and "
-                f"valid_until and a string for the reason, got {decision!r}"
+                f"{self.policy!r} must decide on a whole number of calls, with a string for the reason, "
+                f"got {decision!r}"
             )
         inside = min(signals.batch_max, max(signals.batch_min, limit))
-        return decision if inside == limit else replace(decision, limit=inside)
+        # Numbers are made floats here, where what cannot be one is still the policy's fault.
+        return Decision(inside, math.fsum((decision.pressure,)), reason, math.fsum((decision.valid_until,)))
 
     def _fallback(self, now: float) -> Decision:
         """The last decision for one window, then the floor."""
@@ -242,6 +245,10 @@ class Governor:
             self.policy.advance(now, self._signals(now, self._measure(now)))
         except BaseException as error:
             self._fault(now, error)
+
+    def _untold(self, now: float) -> float:
+        """The end of the slice if something in it has changed what the policy was last advanced on; else infinity."""
+        return math.inf if self.window.read(now) is self._told else self.slice_end
 
     def _fault(self, now: float, error: BaseException) -> None:
         if self._failed_at is None:
@@ -266,7 +273,12 @@ class Governor:
 
     @property
     def _threshold(self) -> float | None:
-        return getattr(self.policy, "p95_threshold", None)
+        """The age from which an unfinished call joins the quantile; None if the policy has none that makes sense."""
+        try:
+            threshold = getattr(self.policy, "p95_threshold", None)
+            return threshold if threshold is not None and 0 < threshold < math.inf else None
+        except Exception:
+            return None
 
     @property
     def _limits(self) -> Limits:
@@ -284,8 +296,10 @@ class Governor:
         assert self._watched is not None
         threshold = self._threshold
         if threshold is None:
-            self._next_join = math.inf
+            self._next_join, self._joins_at = math.inf, None
             return []
+        if threshold != self._joins_at:
+            self._next_join, self._joins_at = -math.inf, threshold
         if now < self._next_join:
             return []
         ages, next_submitted = self._watched.unfinished(now, threshold)

@@ -1,0 +1,193 @@
+"""What runs in the world of `world.py`: calls that behave in every way a call can, and a law of the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from llm_traffic_scheduler import (
+    CallAborted,
+    Decision,
+    QueueFull,
+    QueueTimeout,
+    RunTimeout,
+    SchedulerClosed,
+    SchedulerMisuse,
+    Signals,
+    current_slot,
+)
+
+if TYPE_CHECKING:
+    from tests.property.world import World
+
+__all__ = ["KINDS", "Boom", "Headroom", "Job", "Kind"]
+
+Kind = Literal["interactive", "batch"]
+KINDS: tuple[Kind, Kind] = ("interactive", "batch")
+ROUNDING = 1e-9
+
+
+class Boom(Exception):
+    """What a job raises."""
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """So many calls in all, interactive ones first."""
+
+    total: int
+
+    def advance(self, now: float, signals: Signals) -> None:
+        """It learns nothing."""
+
+    def decide(self, now: float, signals: Signals) -> Decision:
+        return Decision(self.total - signals.interactive_running - signals.interactive_queued)
+
+
+@dataclass(eq=False)
+class Job:
+    """One call: how it comes, what it does, and what became of it.
+
+    Attributes:
+        patience: seconds of an `asyncio.timeout` around the call, None without one.
+        scarred: its task has swallowed a cancel before the call, so `cancelling()` is not 0 when the call begins.
+        calls: how often its function was called.
+        cancels: how often its task was cancelled from outside.
+        submitted: it came before the scheduler was closed.
+        outcome: what its caller saw: "returned" or the name of an error; empty as long as it has not ended.
+    """
+
+    world: World
+    name: str
+    kind: Kind
+    way: str
+    through: str
+    lasts: float
+    patience: float | None
+    scarred: bool
+    labelled: bool
+    options: dict[str, Any]
+    task: asyncio.Task[None] = field(init=False)
+    verdict: BaseException | None = None
+    calls: int = 0
+    cancels: int = 0
+    submitted: bool = False
+    outcome: str = ""
+    began: float = math.nan
+
+    def __post_init__(self) -> None:
+        self.gate = asyncio.Event()
+        if self.labelled:
+            self.options = {**self.options, "label": self.name}
+        self.task = self.world.loop.create_task(self._caller(), name=self.name)
+
+    @property
+    def alive(self) -> bool:
+        return not self.task.done()
+
+    @property
+    def told_to_stop(self) -> bool:
+        """A cancel of the scheduler's own is under way."""
+        return self.alive and self.task.cancelling() > self.cancels
+
+    def cancel(self) -> None:
+        if self.task.cancel():
+            self.cancels += 1
+
+    async def _caller(self) -> None:
+        """The code around the call."""
+        if self.scarred:
+            self.cancel()
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                pass
+        scope = asyncio.timeout(self.patience)
+        try:
+            async with scope:
+                await self._observed()
+        except (Boom, RunTimeout, CallAborted, QueueFull, QueueTimeout, SchedulerClosed, SchedulerMisuse):
+            pass
+        except TimeoutError:
+            assert scope.expired()
+        # Whoever cancelled has been heard, and only they: our own cancels are taken back.
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == self.cancels
+
+    async def _observed(self) -> None:
+        """The call, and what its caller sees of it."""
+        self.submitted = not self.world.closed
+        outcome = "returned"
+        try:
+            await self._call()
+        except BaseException as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            assert not self.outcome, "a call ended twice"
+            self.outcome = outcome
+            assert current_slot() is None
+            now = self.world.loop.time()
+            self.world.trace.append((now, self.name, outcome))
+            if outcome == "RunTimeout":
+                assert now - self.began >= self.run_timeout - ROUNDING
+
+    @property
+    def run_timeout(self) -> float:
+        default = self.world.settings.get("interactive_run_timeout") if self.kind == "interactive" else None
+        bound: float | None = self.options.get("run_timeout", default)
+        return 0.0 if bound is None else bound
+
+    async def _call(self) -> None:
+        scheduler = self.world.scheduler
+        if self.through == "slot":
+            async with scheduler.slot(self.kind, **self.options) as slot:
+                assert current_slot() is slot
+                assert slot.kind == self.kind
+                await self._run()
+        elif self.way == "raises before it awaits":
+            await scheduler.submit(self.kind, self._raise, **self.options)
+        elif self.way == "returns nothing to await":
+            not_async: Any = self._count
+            await scheduler.submit(self.kind, not_async, **self.options)
+        else:
+            assert await scheduler.submit(self.kind, self._run, **self.options) == self.name
+
+    def _count(self) -> None:
+        self.calls += 1
+        self.began = self.world.loop.time()
+
+    def _raise(self) -> Any:
+        self._count()
+        raise Boom
+
+    async def _run(self) -> str:
+        self._count()
+        self.world.enter(self)
+        try:
+            await self._work()
+        finally:
+            self.world.inside[self.kind] -= 1
+        if self.verdict is not None:
+            raise self.verdict
+        return self.name
+
+    async def _work(self) -> None:
+        if self.way == "sleeps":
+            await asyncio.sleep(self.lasts)
+        elif self.way == "waits":
+            await self.gate.wait()
+        elif self.way == "swallows cancellation":
+            while not self.gate.is_set():
+                try:
+                    await self.gate.wait()
+                except asyncio.CancelledError:
+                    continue
+        elif self.way == "turns cancellation into an error":
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                raise Boom from None
