@@ -210,12 +210,9 @@ async def test_a_second_close_may_shorten_the_first_and_never_prolong_it() -> No
     assert await outcome(task) is CallAborted
 
 
-@pytest.mark.parametrize("timeout", [0, 1, 2.5, 5, 5.5, 60, None])
-@pytest.mark.parametrize("finish_queued", [(), ("interactive",), ("batch",), ("interactive", "batch")], ids=str)
-async def test_the_report_adds_up_to_the_calls_that_were_there(timeout: float | None, finish_queued: Any) -> None:
-    scheduler = make_scheduler(max_concurrency=6)
-    stop = asyncio.Event()
-    jobs: list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = [
+def _all_sorts(stop: asyncio.Event) -> list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]]:
+    """Kind, function, arguments and options of calls that end in every way there is."""
+    return [
         ("interactive", for_seconds, (1,), {}),
         ("interactive", forever, (), {"run_timeout": 2}),
         ("batch", deaf, (stop,), {}),
@@ -228,6 +225,14 @@ async def test_the_report_adds_up_to_the_calls_that_were_there(timeout: float | 
         ("batch", for_seconds, (2,), {"queue_timeout": 1.5}),
         ("batch", forever, (), {"run_timeout": 1}),
     ]
+
+
+@pytest.mark.parametrize("timeout", [0, 1, 2.5, 5, 5.5, 60, None])
+@pytest.mark.parametrize("finish_queued", [(), ("interactive",), ("batch",), ("interactive", "batch")], ids=str)
+async def test_the_report_adds_up_to_the_calls_that_were_there(timeout: float | None, finish_queued: Any) -> None:
+    scheduler = make_scheduler(max_concurrency=6)
+    stop = asyncio.Event()
+    jobs = _all_sorts(stop)
     earlier = [start(scheduler.submit("batch", noop)) for _ in range(3)]
     await settle()
     tasks = [start(scheduler.submit(kind, job, *args, **options)) for kind, job, args, options in jobs]

@@ -66,6 +66,17 @@ _WAYS: dict[str, tuple[Callable[[Payload], Awaitable[Payload]], dict[str, float]
 }
 
 
+def _two_hundred(
+    caller: Callable[[Payload], Coroutine[Any, Any, None]], alive: list[weakref.ref[Any]]
+) -> list[asyncio.Task[None]]:
+    tasks: list[asyncio.Task[None]] = []
+    for _ in range(200):
+        payload = Payload()
+        tasks.append(start(caller(payload)))
+        alive.extend((weakref.ref(payload), weakref.ref(tasks[-1])))
+    return tasks
+
+
 @pytest.mark.usefixtures("without_gc")
 @each_door
 @pytest.mark.parametrize("way", list(_WAYS))
@@ -82,11 +93,7 @@ async def test_no_payload_outlives_its_call_even_without_a_garbage_collector(run
         await run(scheduler, "interactive", job, payload, **options)
 
     async def some_calls() -> None:
-        tasks = []
-        for _ in range(200):
-            payload = Payload()
-            tasks.append(start(caller(payload)))
-            alive.extend((weakref.ref(payload), weakref.ref(tasks[-1])))
+        tasks = _two_hundred(caller, alive)
         await settle()
         if way == "cancelled":  # half of them run, half of them wait
             assert scheduler.snapshot().interactive_queued == 100

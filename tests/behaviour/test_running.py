@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from llm_traffic_scheduler import QueueFull, QueueTimeout, RunTimeout, SchedulerClosed, SchedulerMisuse
-from tests.behaviour.doors import Door, assert_whole, each_door, each_kind, start
+from tests.behaviour.doors import Door, assert_whole, each_door, each_kind, outcome, start
 from tests.support import hold, make_scheduler, noop, settle
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual", "eager"])
@@ -60,7 +60,7 @@ async def test_no_task_is_created_for_a_call_whether_it_waits_or_not(run: Door) 
     scheduler = make_scheduler()
     created = 0
 
-    def factory(loop: Any, coroutine: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    def factory(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         nonlocal created
         created += 1
         return asyncio.Task(coroutine, loop=loop, **options)
@@ -253,35 +253,29 @@ async def test_a_function_is_never_called_if_the_call_was_refused_or_cancelled_w
     async def job(name: str) -> None:
         called.append(name)
 
-    fates = {
-        "leaves": start(run(scheduler, kind, job, "leaves")),
-        "is late": start(run(scheduler, kind, job, "is late", queue_timeout=5)),
-        "is late too": start(run(scheduler, kind, job, "is late too", queue_timeout=5)),
-        "meets the end": start(run(scheduler, kind, job, "meets the end")),
-        "finds no room": start(run(scheduler, kind, job, "finds no room")),
-        "has no patience": start(run(scheduler, kind, job, "has no patience", queue_timeout=0)),
-    }
+    def submit(name: str, **options: float) -> asyncio.Task[Any]:
+        return start(run(scheduler, kind, job, name, **options))
+
+    waiting = [submit("leaves"), submit("is late", queue_timeout=5), submit("meets the end"), submit("meets it too")]
+    refused = [submit("finds no room"), submit("has no patience", queue_timeout=0)]
     await settle()
-    fates["leaves"].cancel()
+    waiting[0].cancel()
     await asyncio.sleep(6)
     closing = start(scheduler.close(timeout=None, finish_queued=()))
     await settle()
-    fates["comes after the end"] = start(run(scheduler, kind, job, "comes after the end"))
+    refused.append(submit("comes after the end"))
     for held in blockers:
         held.release()
     await closing
-    outcomes = dict(zip(fates, await asyncio.gather(*fates.values(), return_exceptions=True), strict=True))
 
+    assert [await outcome(task) for task in waiting] == [
+        asyncio.CancelledError,
+        QueueTimeout,
+        SchedulerClosed,
+        SchedulerClosed,
+    ]
+    assert [await outcome(task) for task in refused] == [QueueFull, QueueFull, SchedulerClosed]
     assert called == []
-    assert {name: type(outcome) for name, outcome in outcomes.items()} == {
-        "leaves": asyncio.CancelledError,
-        "is late": QueueTimeout,
-        "is late too": QueueTimeout,
-        "meets the end": SchedulerClosed,
-        "finds no room": QueueFull,
-        "has no patience": QueueFull,
-        "comes after the end": SchedulerClosed,
-    }
 
 
 @pytest.mark.parametrize("value", [None, 7, "text", (), object()], ids=repr)

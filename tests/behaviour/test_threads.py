@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -173,39 +173,45 @@ def _look(scheduler: TrafficScheduler, name: str) -> None:
         assert all(call.age >= call.waited >= 0 for call in answer)
 
 
+@contextmanager
+def between_lines(look: Callable[[], None], looks: Counter[str], failures: dict[str, str]) -> Iterator[None]:
+    """Look between any two lines of the package's code, as a thread that reads may: eight times at each."""
+    package = str(Path(llm_traffic_scheduler.__file__).parent)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.startswith(package):
+            return None
+        line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        if event == "line" and looks[line] < 8:
+            looks[line] += 1
+            try:
+                look()
+            except Exception as error:
+                failures.setdefault(line, repr(error))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
 @pytest.mark.parametrize("name", ["snapshot", "explain", "calls", "__repr__"])
 def test_a_look_between_any_two_lines_of_the_schedulers_code_succeeds_and_changes_nothing(name: str) -> None:
-    """A thread that reads may come in between any two lines, so each of them is tried."""
-    package = str(Path(llm_traffic_scheduler.__file__).parent)
-    ends: list[SchedulerSnapshot] = []
     looks: Counter[str] = Counter()
     failures: dict[str, str] = {}
+    ends: list[SchedulerSnapshot] = []
 
-    async def play(look: bool) -> None:
+    async def play(read: bool) -> None:
         scheduler = _busy_scheduler(Watched())
-
-        def between_lines(frame: FrameType, event: str, _: object) -> Any:
-            if not frame.f_code.co_filename.startswith(package):
-                return None
-            line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-            if event == "line" and looks[line] < 8:  # a line means the same each time, but not the first
-                looks[line] += 1
-                try:
-                    _look(scheduler, name)
-                except Exception as error:
-                    failures.setdefault(line, repr(error))
-            return between_lines
-
-        before = sys.gettrace()
-        sys.settrace(between_lines if look else before)
-        try:
+        with between_lines(lambda: _look(scheduler, name), looks, failures) if read else nullcontext():
             await _traffic(scheduler, 11, 60)
-        finally:
-            sys.settrace(before)
         ends.append(scheduler.snapshot())
 
-    run_virtual(play(look=False))
-    run_virtual(play(look=True))
+    run_virtual(play(read=False))
+    run_virtual(play(read=True))
 
     assert len(looks) > 300
     assert failures == {}

@@ -1,7 +1,7 @@
 """What a call pays for the scheduler, beside what it would pay for the two usual ways without one.
 
-    python tests/benchmarks/overhead.py           two minutes on an idle machine, 5 GB of memory
-    python tests/benchmarks/overhead.py --quick   for CI, half a minute: fewer rounds, shorter queues
+    python tests/benchmarks/overhead.py           minutes, and 5 GB of memory
+    python tests/benchmarks/overhead.py --quick   for CI: fewer rounds, shorter queues
 
 Peers: an `asyncio.Semaphore`, which knows no priority, and the hand-written way to have priority, an
 `asyncio.PriorityQueue` with a worker per slot. Lines that they win are printed like the others.
@@ -86,7 +86,7 @@ class Effort:
 
 
 FULL: Final = Effort(300, 60, 21, 4, (1_000, 100_000, 1_000_000), 100_000)
-QUICK: Final = Effort(60, 10, 5, 2, (1_000, 100_000), 10_000)
+QUICK: Final = Effort(60, 10, 5, 3, (1_000, 100_000), 5_000)
 
 
 async def show_uncontended(effort: Effort) -> None:
@@ -215,9 +215,9 @@ async def queued_calls(lengths: tuple[int, ...], rounds: int) -> dict[tuple[int,
         # Millions of objects stay out of the collector's sight: to look at them is not the queue's cost.
         gc.freeze()
         times = await take_turns(rounds, {key: queue.block for key, queue in queues.items()})
-        gc.unfreeze()
         for queue in queues.values():
             await queue.empty()
+        gc.unfreeze()
     return times
 
 
@@ -253,10 +253,8 @@ async def show_cancelling(effort: Effort) -> None:
     number = effort.cancelled
     leavers = {OURS: number, BARE: number, WORKERS: number, SEMAPHORE: SEMAPHORE_LEAVERS}
     for name, order in ORDERS.items():
-        limiters = {**PEERS, BARE: unlimited}
-        blocks: dict[str, Block] = {
-            who: partial(cancelling, limiters[who], order, number, leaving) for who, leaving in leavers.items()
-        }
+        ways = {**PEERS, BARE: unlimited}
+        blocks: dict[str, Block] = {who: partial(cancelling, ways[who], order, number, leavers[who]) for who in leavers}
         times = await take_turns(effort.rounds_of_seconds, blocks)
         notes = {OURS: reach(ratio(times[OURS], times[BARE]), BARE, 2), SEMAPHORE: f"{SEMAPHORE_LEAVERS} of them"}
         table(f"Cancelling {power(number)} queued calls, {name}", times, notes)
