@@ -139,6 +139,7 @@ class Dispatcher:
                 pass  # a slot() block left in another context; where it was entered, the call shows as gone
             call.token = None  # it holds the context
         if call.state != RUNNING or self.abandoned:
+            call.settle_cancels()
             return
         now = self.clock()
         admission = self.admission

@@ -45,7 +45,7 @@ def explain(snapshot: SchedulerSnapshot) -> str:
     lines += [f"{kind} is paused: nothing of it starts until resume({kind!r})" for kind in sorted(snapshot.paused)]
     if snapshot.overdue:
         lines.append(
-            f"{snapshot.overdue} calls run on past their run timeout and keep their slots: they swallow cancellation"
+            f"{snapshot.overdue} past their run timeout run on and keep their slots: they swallow cancellation"
         )
     if snapshot.policy_faults or snapshot.listener_faults:
         lines.append(f"faults: {snapshot.policy_faults} of the policy, {snapshot.listener_faults} of listeners")

@@ -412,7 +412,7 @@ class TrafficScheduler:
         elif loop is not None and loop.is_running() and asyncio._get_running_loop() is not loop:
             raise SchedulerMisuse(
                 f"{what}() was called outside the thread of the scheduler's event loop: "
-                f"write loop.call_soon_threadsafe(scheduler.{what.partition(' ')[0]}, ...)"
+                f"write loop.call_soon_threadsafe(lambda: scheduler.{what}(...))"
             )
 
     def _outside_a_slot(self, what: str) -> None:

@@ -72,7 +72,7 @@ def test_a_pause_is_shown_with_what_ends_it() -> None:
 
 
 def test_calls_that_swallow_cancellation_and_faults_are_shown() -> None:
-    assert "2 calls run on past their run timeout" in told(overdue=2)
+    assert "2 past their run timeout run on" in told(overdue=2)
     assert "faults: 3 of the policy, 1 of listeners" in told(policy_faults=3, listener_faults=1)
     assert "faults" not in told()
 
