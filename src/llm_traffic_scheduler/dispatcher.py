@@ -141,8 +141,7 @@ class Dispatcher:
         if call.state != RUNNING or self.abandoned:
             call.settle_cancels()
             return
-        now = self.clock()
-        admission = self.admission
+        now, admission = self.clock(), self.admission
         if call.observed:
             governor = self.governor
             if now >= governor.slice_end:

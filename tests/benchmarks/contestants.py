@@ -21,6 +21,7 @@ from llm_traffic_scheduler import TrafficScheduler
 
 __all__ = [
     "IN_A_ROW",
+    "NEVER_BITES",
     "OURS",
     "PEERS",
     "SEMAPHORE",
@@ -122,8 +123,14 @@ async def workers(slots: int) -> AsyncIterator[Call]:
     async def worker() -> None:
         while True:
             _, _, work, done = await queue.get()
-            if not done.done():  # its caller still waits
+            if done.done():  # its caller has left
+                continue
+            try:
                 await work()
+            except Exception as error:
+                if not done.done():
+                    done.set_exception(error)
+            else:
                 if not done.done():
                     done.set_result(None)
 

@@ -114,7 +114,7 @@ STEER = st.one_of(
 # sampled_from and no one_of, which would count what is named twice once; one rule and not one for each step, because
 # swarm testing would leave out arrivals in half of the runs.
 STEPS = st.sampled_from(
-    [*[ARRIVE] * 4, *[FINISH] * 2, *[CANCEL] * 3, *[PASS] * 6, *[SLEEP] * 3, PAUSE, RESUME, RESUME, STEER]
+    [*[ARRIVE] * 4, *[FINISH] * 2, *[CANCEL] * 3, *[PASS] * 6, *[SLEEP] * 3, PAUSE, RESUME, RESUME, STEER, STEER]
 ).flatmap(lambda steps: steps)
 # Once it is closed nothing new comes, so this is only how a run ends.
 CLOSING = st.fixed_dictionaries(

@@ -185,6 +185,9 @@ class World:
         assert sum(info.state == "queued" for info in infos) == snapshot.interactive_queued + snapshot.batch_queued
         assert len(infos) == snapshot.running + snapshot.interactive_queued + snapshot.batch_queued
         self._calls_are_those_of_living_jobs(infos)
+        # One of the scheduler's own while somebody waits, and one of close().
+        ours = bool(snapshot.interactive_queued or snapshot.batch_queued) + self.closed
+        assert self.armed_timers <= ours + sum(job.timers for job in self.jobs), "a timer too many"
         assert not self.complaints
         assert not self.records.messages
 
@@ -200,6 +203,10 @@ class World:
                 assert info.age <= job.options.get("queue_timeout", math.inf) + ROUNDING, "nobody looked in time"
             elif info.state == "overdue":
                 assert job.way == "swallows cancellation"
+
+    @property
+    def armed_timers(self) -> int:
+        return sum(not timer.cancelled() for _, _, timer in self.loop._clock.timers)
 
     # The end
 
@@ -253,7 +260,7 @@ class World:
         assert (snapshot.running, snapshot.interactive_queued, snapshot.batch_queued) == (0, 0, 0)
         assert self.scheduler.calls() == ()
         assert not asyncio.all_tasks(self.loop)
-        assert not [timer for _, _, timer in self.loop._clock.timers if not timer.cancelled()]
+        assert self.armed_timers == 0
 
     def _no_slot_was_lost_or_gained(self) -> None:
         cap, before = self.settings["max_concurrency"], len(self.jobs)

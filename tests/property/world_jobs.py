@@ -76,6 +76,7 @@ class Job:
     submitted: bool = False
     outcome: str = ""
     began: float = math.nan
+    run_timeout: float | None = None
 
     def __post_init__(self) -> None:
         self.gate = asyncio.Event()
@@ -86,6 +87,14 @@ class Job:
     @property
     def alive(self) -> bool:
         return not self.task.done()
+
+    @property
+    def timers(self) -> int:
+        """How many timers may stand for it: of its sleep, its own `asyncio.timeout`, and its run timeout."""
+        if not self.alive:
+            return 0
+        runs = self.calls == 1
+        return (self.patience is not None) + (runs and self.way == "sleeps") + (runs and self.run_timeout is not None)
 
     @property
     def told_to_stop(self) -> bool:
@@ -107,7 +116,7 @@ class Job:
         scope = asyncio.timeout(self.patience)
         try:
             async with scope:
-                await self._observed()
+                await self._observed(scope)
         except (Boom, RunTimeout, CallAborted, QueueFull, QueueTimeout, SchedulerClosed, SchedulerMisuse):
             pass
         except TimeoutError:
@@ -117,9 +126,12 @@ class Job:
         assert task is not None
         assert task.cancelling() == self.cancels
 
-    async def _observed(self) -> None:
+    async def _observed(self, scope: asyncio.Timeout) -> None:
         """The call, and what its caller sees of it."""
         self.submitted = not self.world.closed
+        default = self.world.settings.get("interactive_run_timeout") if self.kind == "interactive" else None
+        self.run_timeout = self.options.get("run_timeout", default)
+        cancelled_before = self.cancels
         outcome = "returned"
         try:
             await self._call()
@@ -132,14 +144,13 @@ class Job:
             assert current_slot() is None
             now = self.world.loop.time()
             self.world.trace.append((now, self.name, outcome))
+            outer_cancel = self.cancels > cancelled_before or scope.expired()
+            assert outer_cancel or outcome != "CancelledError"
+            if outcome in ("RunTimeout", "CallAborted"):
+                assert not outer_cancel, "an outer cancel was swallowed"
             if outcome == "RunTimeout":
+                assert self.run_timeout is not None
                 assert now - self.began >= self.run_timeout - ROUNDING
-
-    @property
-    def run_timeout(self) -> float:
-        default = self.world.settings.get("interactive_run_timeout") if self.kind == "interactive" else None
-        bound: float | None = self.options.get("run_timeout", default)
-        return 0.0 if bound is None else bound
 
     async def _call(self) -> None:
         scheduler = self.world.scheduler

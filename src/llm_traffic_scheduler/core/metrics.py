@@ -1,7 +1,7 @@
 """How interactive traffic has fared lately: arrivals per second and latency percentiles.
 
 Floor: ground. No clock, no asyncio: time comes in as `now`.
-Algorithm: samples are appended to flat lists and folded, 256 at a time or when somebody looks,
+Algorithm: samples are appended to flat lists and folded, 512 at a time or when somebody looks,
 into a window of time slices of logarithmic buckets (`window`, `histogram`). The lists are what
 keeps a call cheap: an append costs a tenth of what finding slice and bucket one by one does.
 """
@@ -17,7 +17,7 @@ from .window import Grid, Pending, Window
 
 __all__ = ["SlidingWindowMetrics", "TrafficSnapshot", "WindowReading"]
 
-_FOLD_AT: Final = 256
+_FOLD_AT: Final = 512
 
 
 class SlidingWindowMetrics:

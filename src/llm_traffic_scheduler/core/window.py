@@ -7,7 +7,7 @@ A slice leaves as a whole, so a sample leaves at most one slice early and never 
 Why a value, and not an object that changes: any thread may read at any moment. One that finds a
 half-folded window could only wait for the thread that folds, with a lock or by trying again, and
 that thread may have been put off for as long as the interpreter's switch interval, 5 ms. What is
-copied for it is small, and when nobody looks a fold happens once in 256 samples.
+copied for it is small, and when nobody looks a fold happens once in 512 samples.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _STYLES: Final = (
     ("no scheduler", _Style("#D55E00", 3.6)),
     ("semaphore", _Style("#E69F00", 1.4, "--")),
     ("priority", _Style("#009E73", 4.4)),
-    ("split chosen", _Style("#CC79A7", 1.6, "--")),
+    ("fixed split", _Style("#CC79A7", 1.6, "--")),
     (OURS, _Style("#0072B2", 2.0)),
 )
 
