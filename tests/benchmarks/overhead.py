@@ -198,6 +198,7 @@ class StandingQueue:
         left = [task for task in self._tasks if not task.done()]
         await dismiss(left[2:])
         await dismiss(left[:2])
+        self._tasks.clear()
 
     async def _work(self) -> None:
         if self._to_run:
@@ -242,13 +243,14 @@ async def cancelling(limiter: Limiter, order: Callable[[Tasks], Tasks], queued: 
         holders = [*await start(call, "interactive", forever), *await start(call, "batch", forever)]
         waiting = await start(call, "batch", forever, queued)
         leaving = order(waiting)[:leavers]
-        gc.collect()
+        gc.freeze()
         began = process_time()
         for task in leaving:
             task.cancel()
         await passes()
         seconds = (process_time() - began) / leavers
         await dismiss([*waiting, *holders])
+        gc.unfreeze()
     return seconds
 
 

@@ -37,7 +37,7 @@ OPTIONS = st.fixed_dictionaries(
     {},
     optional={
         "priority": st.sampled_from([-1, 0, 0.5, 2]),
-        "queue_timeout": st.one_of(MOMENTS, st.sampled_from([0, -1])),
+        "queue_timeout": st.sampled_from([0.5, 1.0, 2.0, 2.0, 0, -1]),
         "run_timeout": MOMENTS,
         "observe": st.booleans(),
     },
@@ -101,10 +101,11 @@ ARRIVE = step(
 )
 FINISH = step("finish", which=WHICH, fails=st.booleans(), soon=SOON)
 CANCEL = step("cancel", which=WHICH, aim=st.sampled_from(["granted", "told to stop", "any"]), soon=SOON)
+MEET = step("meet", what=st.sampled_from(["grant", "run timeout", "queue timeout"]), which=WHICH)
 PASS = step("pass", times=st.sampled_from([1, 1, 1, 3]))
 PAUSE = step("pause", kind=KINDS, soon=SOON)
 RESUME = step("resume", kind=KINDS, soon=SOON)
-SLEEP = step("sleep", seconds=st.one_of(MOMENTS, st.floats(0.001, 8.0)))
+SLEEP = step("sleep", seconds=st.one_of(MOMENTS, st.just(0.25), st.floats(0.001, 1.0), st.just(5.0)))
 STEER = st.one_of(
     change(bounds()),
     change(laws()),
@@ -114,7 +115,20 @@ STEER = st.one_of(
 # sampled_from and no one_of, which would count what is named twice once; one rule and not one for each step, because
 # swarm testing would leave out arrivals in half of the runs.
 STEPS = st.sampled_from(
-    [*[ARRIVE] * 4, *[FINISH] * 2, *[CANCEL] * 3, *[PASS] * 6, *[SLEEP] * 3, PAUSE, RESUME, RESUME, STEER, STEER]
+    [
+        *[ARRIVE] * 4,
+        *[FINISH] * 2,
+        *[CANCEL] * 2,
+        MEET,
+        MEET,
+        *[PASS] * 6,
+        *[SLEEP] * 2,
+        PAUSE,
+        RESUME,
+        RESUME,
+        STEER,
+        STEER,
+    ]
 ).flatmap(lambda steps: steps)
 # Once it is closed nothing new comes, so this is only how a run ends.
 CLOSING = st.fixed_dictionaries(

@@ -105,6 +105,25 @@ class World:
         if chosen:
             self._at(soon, chosen[which % len(chosen)].cancel)
 
+    def do_meet(self, what: str, which: int) -> None:
+        """A cancel meets what the scheduler does to the same call in the same loop pass."""
+        alive = [job for job in self.jobs if job.alive and job.submitted]
+        if what == "grant":
+            inside = [job for job in alive if job.calls and not job.gate.is_set()]
+            if inside:
+                inside[which % len(inside)].gate.set()
+                self.do_pass(1)
+                self.do_cancel(which, "granted", soon=False)
+            return
+        due = {job: job.run_deadline if what == "run timeout" else job.queue_deadline for job in alive}
+        ahead = [job for job in alive if self.loop.time() < due[job] < math.inf]
+        if ahead:
+            job = ahead[which % len(ahead)]
+            self.loop.call_at(due[job], self.loop.stop)
+            self.loop.run_forever()
+            self.check()
+            job.cancel()
+
     def do_configure(self, soon: bool, **changes: Any) -> None:
         self._at(soon, lambda: self._configure(changes))
 

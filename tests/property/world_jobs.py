@@ -75,6 +75,7 @@ class Job:
     cancels: int = 0
     submitted: bool = False
     outcome: str = ""
+    arrived: float = math.nan
     began: float = math.nan
     run_timeout: float | None = None
 
@@ -95,6 +96,17 @@ class Job:
             return 0
         runs = self.calls == 1
         return (self.patience is not None) + (runs and self.way == "sleeps") + (runs and self.run_timeout is not None)
+
+    @property
+    def queue_deadline(self) -> float:
+        """When it will be refused if it still waits; infinity if never."""
+        patience = self.options.get("queue_timeout")
+        return math.inf if patience is None or self.calls else self.arrived + patience
+
+    @property
+    def run_deadline(self) -> float:
+        """When it will be cancelled if it still runs; infinity if never."""
+        return math.inf if self.run_timeout is None or not self.calls else self.began + self.run_timeout
 
     @property
     def told_to_stop(self) -> bool:
@@ -129,6 +141,7 @@ class Job:
     async def _observed(self, scope: asyncio.Timeout) -> None:
         """The call, and what its caller sees of it."""
         self.submitted = not self.world.closed
+        self.arrived = self.world.loop.time()
         default = self.world.settings.get("interactive_run_timeout") if self.kind == "interactive" else None
         self.run_timeout = self.options.get("run_timeout", default)
         cancelled_before = self.cancels

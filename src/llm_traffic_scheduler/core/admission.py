@@ -136,7 +136,7 @@ class Admission(Generic[CallT]):
             if running >= self._interactive_ceiling or self.interactive_queue.size:
                 bound = self.limits.max_queued_interactive
                 return self._enqueue(call, self.interactive_queue, self._interactive_order, bound)
-            call.state, call.started_at = RUNNING, call.submitted
+            call.started_at, call.state = call.submitted, RUNNING
             self.interactive_running[call] = None
         else:
             if running >= self._cap or self.batch_queue.size or not self._batch_allowed(call.submitted):
@@ -144,13 +144,13 @@ class Admission(Generic[CallT]):
                     self.timed = True
                 bound = self.limits.max_queued_batch
                 return self._enqueue(call, self.batch_queue, self._batch_order, bound)
-            call.state, call.started_at = RUNNING, call.submitted
+            call.started_at, call.state = call.submitted, RUNNING
             self.batch_running[call] = None
             self._last_batch_start = call.submitted
         return RUNNING
 
     def _enqueue(self, call: CallT, queue: PriorityQueue[CallT], order: ArrivalOrder[CallT], bound: int | None) -> int:
-        now = call.queued_at = call.submitted
+        now = call.queued_at = call.started_at = call.submitted  # readers in other threads may look at any time
         if (bound is not None and queue.size >= bound) or call.deadline <= now:
             call.state = GONE
             return GONE
@@ -217,7 +217,7 @@ class Admission(Generic[CallT]):
             if call.left:
                 self.dropped.append(call)
                 continue
-            call.state, call.started_at = RUNNING, now  # before a reader in another thread can find it
+            call.started_at, call.state = now, RUNNING  # in this order, and before a reader can find it there
             if call.interactive:
                 self.interactive_running[call] = None
             else:
