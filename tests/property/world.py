@@ -219,7 +219,7 @@ class World:
             job = alive.pop(info.label)  # KeyError: its caller has gone, and it still holds a place or a slot
             if info.state == "queued":
                 assert not job.calls
-                assert info.age <= job.options.get("queue_timeout", math.inf) + ROUNDING, "nobody looked in time"
+                assert self.loop.time() <= job.queue_deadline + ROUNDING, "nobody looked in time"
             elif info.state == "overdue":
                 assert job.way == "swallows cancellation"
 

@@ -143,7 +143,8 @@ class Job:
         self.submitted = not self.world.closed
         self.arrived = self.world.loop.time()
         default = self.world.settings.get("interactive_run_timeout") if self.kind == "interactive" else None
-        self.run_timeout = self.options.get("run_timeout", default)
+        given = self.options.get("run_timeout")
+        self.run_timeout = default if given is None else given
         cancelled_before = self.cancels
         outcome = "returned"
         try:

@@ -1,0 +1,95 @@
+"""Promises 6, 12, 29 and 32: policies that answer oddly cost no slot, no call and no spinning loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from llm_traffic_scheduler import Decision, PressurePolicy, SchedulerMisuse, Signals, TrafficScheduler
+from tests.support import hold, make_scheduler, noop, settle
+
+
+class Answers:
+    """A policy that always answers the same, with whatever else a test hangs on it."""
+
+    p95_threshold: float | None = None
+
+    def __init__(self, limit: int = 1, until: float | None = None) -> None:
+        self.limit, self.until, self.asked = limit, until, 0
+
+    def advance(self, now: float, signals: Signals) -> None: ...
+
+    def decide(self, now: float, signals: Signals) -> Decision:
+        self.asked += 1
+        return Decision(self.limit, signals.p95, valid_until=now if self.until is None else self.until)
+
+
+class GivesWay(Answers):
+    def decide(self, now: float, signals: Signals) -> Decision:
+        return Decision(1 if signals.p95 > 1 else 6, signals.p95)
+
+
+class CannotReset(Answers):
+    def reset(self) -> None:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("until", [None, 0.0, math.nan, -math.inf])
+async def test_a_policy_that_wants_to_be_asked_each_time_is_asked_once_a_slice(until: float | None) -> None:
+    policy = Answers(until=until)
+    scheduler = make_scheduler(max_concurrency=8, policy=policy, window=10.0)
+    for _ in range(2):
+        hold(scheduler, "batch")
+    await asyncio.sleep(1.0)
+    before = policy.asked
+    await asyncio.sleep(10.0)
+
+    assert policy.asked - before <= 210  # a hundred slices, and what else follows from a look
+
+
+async def test_a_threshold_that_changes_is_in_the_next_decision() -> None:
+    policy = GivesWay()
+    scheduler = make_scheduler(max_concurrency=8, batch_max_concurrency=6, policy=policy)
+    hold(scheduler)
+    first = hold(scheduler, "batch")
+    await asyncio.sleep(7.0)
+
+    policy.p95_threshold = 0.5
+    hold(scheduler)  # an event, so that the policy is asked again
+    second = hold(scheduler, "batch")
+    await settle()
+
+    assert first.started
+    assert not second.started
+    assert scheduler.snapshot().batch_limit == 1
+
+
+async def test_a_policy_that_cannot_reset_is_counted_and_used() -> None:
+    scheduler = TrafficScheduler(max_concurrency=2, policy=CannotReset())
+
+    await scheduler.submit("batch", noop)
+
+    assert scheduler.snapshot().policy_faults == 2  # when it was made, and when it met this loop
+
+
+async def test_what_a_burst_left_in_the_average_is_gone_when_the_average_says_so() -> None:
+    policy = PressurePolicy(rps_threshold=5, smoothing=1.0)
+    scheduler = make_scheduler(max_concurrency=8, batch_max_concurrency=6, policy=policy, window=10.0)
+    for _ in range(80):
+        await scheduler.submit("interactive", noop)
+    await asyncio.sleep(5.0)
+    batch = [hold(scheduler, "batch") for _ in range(6)]
+    await settle()
+
+    assert sum(held.started for held in batch) == scheduler.snapshot().batch_limit == 1
+
+
+async def test_a_slot_block_is_left_once() -> None:
+    block = make_scheduler().slot("batch")
+    async with block:
+        pass
+
+    with pytest.raises(SchedulerMisuse, match="left once"):
+        await block.__aexit__(None, None, None)
