@@ -22,6 +22,7 @@ from llm_traffic_scheduler import TrafficScheduler
 __all__ = [
     "IN_A_ROW",
     "NEVER_BITES",
+    "ORDERS",
     "OURS",
     "PEERS",
     "SEMAPHORE",
@@ -63,8 +64,8 @@ OURS: Final = "submit"
 SEMAPHORE: Final = "asyncio.Semaphore"
 WORKERS: Final = "PriorityQueue and workers"
 NEVER_BITES: Final = 1e9
-# Samples enter the window 256 at a time, so a block of as many calls pays for one fold.
-IN_A_ROW: Final = 256
+# The window folds samples in some hundreds at a time, by powers of two: a block of so many calls pays for whole folds.
+IN_A_ROW: Final = 1_024
 
 
 class Call(Protocol):
@@ -150,6 +151,11 @@ async def unlimited(slots: int) -> AsyncIterator[Call]:
     yield call
 
 
+ORDERS: Final[Mapping[str, Callable[[Tasks], Tasks]]] = {
+    "first to last": list,
+    "last to first": lambda tasks: tasks[::-1],
+    "random order": lambda tasks: random.Random(1).sample(tasks, len(tasks)),
+}
 PEERS: Final[Mapping[str, Limiter]] = {OURS: scheduled, SEMAPHORE: semaphore, WORKERS: workers}
 
 
@@ -202,12 +208,12 @@ async def dismiss(tasks: Tasks) -> None:
     assert all(task.done() for task in tasks)
 
 
-async def in_a_row(call: Call, kind: Kind) -> float:
+async def in_a_row(call: Call, kind: Kind, number: int = IN_A_ROW) -> float:
     """A block: seconds per call of a coroutine that does nothing, one after another."""
     began = process_time()
-    for _ in range(IN_A_ROW):
+    for _ in range(number):
         await call(kind, nothing)
-    return (process_time() - began) / IN_A_ROW
+    return (process_time() - began) / number
 
 
 async def in_a_row_through(gate: asyncio.Semaphore) -> float:

@@ -19,10 +19,9 @@ import asyncio
 import gc
 import math
 import platform
-import random
 import sys
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +36,7 @@ from llm_traffic_scheduler.testing import run_virtual
 from tests.benchmarks.contestants import (
     IN_A_ROW,
     NEVER_BITES,
+    ORDERS,
     OURS,
     PEERS,
     SEMAPHORE,
@@ -66,29 +66,24 @@ from tests.benchmarks.contestants import (
 )
 
 BARE: Final = "bare tasks"
-ORDERS: Final[Mapping[str, Callable[[Tasks], Tasks]]] = {
-    "first to last": list,
-    "last to first": lambda tasks: tasks[::-1],
-    "random order": lambda tasks: random.Random(1).sample(tasks, len(tasks)),
-}
 # A Semaphore searches its queue for each that leaves: all of them would take minutes.
 SEMAPHORE_LEAVERS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured. The longer a block, the fewer rounds of it."""
+    """Rounds of blocks of about 5, 20, 200 and 2,000 ms; lengths of queues; calls cancelled."""
 
-    rounds_of_a_millisecond: int
-    rounds_of_twenty: int
-    rounds_of_hundreds: int
-    rounds_of_seconds: int
+    short_rounds: int
+    medium_rounds: int
+    long_rounds: int
+    longest_rounds: int
     lengths: tuple[int, ...]
     cancelled: int
 
 
-FULL: Final = Effort(300, 40, 21, 3, (1_000, 100_000, 1_000_000), 100_000)
-QUICK: Final = Effort(60, 10, 5, 4, (1_000, 100_000), 5_000)
+FULL: Final = Effort(100, 40, 15, 3, (1_000, 100_000, 1_000_000), 100_000)
+QUICK: Final = Effort(40, 15, 5, 4, (1_000, 100_000), 5_000)
 
 
 async def show_uncontended(effort: Effort) -> None:
@@ -100,7 +95,7 @@ async def show_uncontended(effort: Effort) -> None:
             batch: partial(in_a_row, ours, "batch"),
             WORKERS: partial(in_a_row, crew, "interactive"),
         }
-        times = await take_turns(effort.rounds_of_a_millisecond, blocks)
+        times = await take_turns(effort.short_rounds, blocks)
     most = 2.5 if sys.version_info >= (3, 12) else 3.0
     notes = {interactive: reach(ratio(times[interactive], times[SEMAPHORE]), "Semaphore", most)}
     table("Uncontended: one call after another, of a coroutine that does nothing", times, notes)
@@ -118,13 +113,13 @@ async def all_at_once(limiter: Limiter, number: int = 10_000) -> float:
 async def show_contended(effort: Effort) -> None:
     limiters = {**PEERS, "no limit: the harness": unlimited}
     blocks: dict[str, Block] = {name: partial(all_at_once, limiter) for name, limiter in limiters.items()}
-    times = await take_turns(effort.rounds_of_hundreds, blocks)
+    times = await take_turns(effort.long_rounds, blocks)
     notes = {OURS: reach(ratio(times[OURS], times[SEMAPHORE]), "Semaphore", 1.15)}
     table("Contended: 10^4 calls at once by gather, 100 slots, 10 % interactive, one bare yield each", times, notes)
 
 
 class Traffic:
-    """A scheduler with so many samples in its window, made anew when blocks have added a tenth."""
+    """A scheduler with so many samples in its window before a block adds its own; made anew once those are a tenth."""
 
     def __init__(self, samples: int) -> None:
         self._samples = self._added = samples
@@ -132,9 +127,11 @@ class Traffic:
     async def block(self, *, batch_waits: bool) -> float:
         if self._added > self._samples / 10:
             await self._renew()
-        self._added += IN_A_ROW
+        # A decision folds what there is, so there a shorter block will do.
+        number = IN_A_ROW // 4 if batch_waits else IN_A_ROW
+        self._added += number
         batch = await start(self._scheduler.submit, "batch", forever, 2 if batch_waits else 0)
-        seconds = await in_a_row(self._scheduler.submit, "interactive")
+        seconds = await in_a_row(self._scheduler.submit, "interactive", number)
         assert self._scheduler.snapshot().batch_queued == batch_waits
         await dismiss(batch)
         return seconds
@@ -160,7 +157,7 @@ async def show_window(effort: Effort) -> None:
     traffic = {size: Traffic(size) for size in sizes}
     for batch_waits, name in ((False, OURS), (True, "submit and decide")):
         blocks: dict[int, Block] = {size: partial(traffic[size].block, batch_waits=batch_waits) for size in sizes}
-        times = await take_turns(effort.rounds_of_twenty, {**blocks, 0: partial(in_a_row_through, gate)})
+        times = await take_turns(effort.medium_rounds, {**blocks, 0: partial(in_a_row_through, gate)})
         rows = {f"{name}, {power(size)} samples": times[size] for size in sizes}
         growth = {row: reach(ratio(own, times[10]), "10 samples", 1.2) for row, own in list(rows.items())[1:]}
         what = "batch waits, so each submit and each end decides anew" if batch_waits else "nothing waits"
@@ -227,7 +224,7 @@ async def queued_calls(lengths: tuple[int, ...], rounds: int) -> dict[tuple[int,
 
 
 async def show_queued(effort: Effort) -> None:
-    times, shortest = await queued_calls(effort.lengths, effort.rounds_of_twenty), effort.lengths[0]
+    times, shortest = await queued_calls(effort.lengths, effort.medium_rounds), effort.lengths[0]
     gc.collect()
     for length in effort.lengths:
         rows = {name: own for (queued, name), own in times.items() if queued == length}
@@ -260,7 +257,7 @@ async def show_cancelling(effort: Effort) -> None:
     for name, order in ORDERS.items():
         ways = {**PEERS, BARE: unlimited}
         blocks: dict[str, Block] = {who: partial(cancelling, ways[who], order, number, leavers[who]) for who in leavers}
-        times = await take_turns(effort.rounds_of_seconds, blocks)
+        times = await take_turns(effort.longest_rounds, blocks)
         notes = {OURS: reach(ratio(times[OURS], times[BARE]), BARE, 2), SEMAPHORE: f"{SEMAPHORE_LEAVERS} of them"}
         table(f"Cancelling {power(number)} queued calls, {name}", times, notes)
 
