@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from asyncio import current_task
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Final
 
 from .core.admission import GONE, QUEUED, RUNNING, Admission
@@ -18,19 +20,24 @@ from .core.metrics import SlidingWindowMetrics
 from .errors import Rejected
 from .events import Outcome
 from .listeners import Listeners
-from .loop_clock import clock_of
+from .loop_clock import clock_of, future_maker
 from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
 from .refusals import refusal
 from .settings import Settings
-from .slot import Call, Extras, Verdict, active, running_task
+from .slot import Call, Extras, Verdict, running_task
 from .snapshot import Tally
 
-__all__ = ["Dispatcher"]
+__all__ = ["LOOKUP_IS_DEAR", "Dispatcher"]
+
+# Until 3.12 asking for the running loop costs a system call, for the process id: a quarter of a Semaphore's time.
+LOOKUP_IS_DEAR: Final = sys.version_info < (3, 12)
+_current_tasks: Final[Mapping[object, object]] = getattr(asyncio.tasks, "_current_tasks", {})
 
 # A loop that sleeps longer than this may overflow its selector (uvloop #259); waking once a day costs nothing.
 _LONGEST_SLEEP: Final = 86_400.0
 _INFINITY: Final = float("inf")
+_SOMETIMES: Final = 511  # every 512th completion looks whether the window has much to fold
 
 
 class Dispatcher:
@@ -49,7 +56,9 @@ class Dispatcher:
         listeners: Listeners,
     ) -> None:
         self.loop = loop
+        self.thread = get_ident()  # that of the loop, whenever it is asked for
         self.clock: Callable[[], float] = (lambda: 0.0) if loop is None else clock_of(loop)
+        self._new_waiter: Callable[[], asyncio.Future[Verdict | None]] = future_maker(loop)
         self.abandoned = False
         self.lateness = 0.0
         self.governor = Governor(
@@ -72,6 +81,13 @@ class Dispatcher:
 
     # A call's way in
 
+    def is_here(self) -> bool:
+        """This code runs on our loop, in a task. For where LOOKUP_IS_DEAR.
+
+        False if the loop has moved to another thread and nobody has submitted there yet.
+        """
+        return get_ident() == self.thread and self.loop in _current_tasks
+
     def admit(self, call: Call) -> None:
         """Start the call or let it wait.
 
@@ -79,20 +95,27 @@ class Dispatcher:
             QueueFull, QueueTimeout: it can do neither.
         """
         now = call.submitted
-        admission = self.admission
         if call.observed:
-            governor = self.governor
-            if now >= governor.slice_end:
-                self._enter_slice(now)
-            governor.fresh = False
-            governor.window.arrived(now)
-        state = admission.offer(call)
-        if state == RUNNING:
-            if self.attentive or admission.batch_queue.size:  # the arrival may have moved the limit
-                self._listeners.started(call)
-                self.settle(now)
-        elif state == QUEUED:
-            call.waiter = self.loop.create_future()  # type: ignore[union-attr]
+            if now >= self.governor.slice_end:
+                self.enter_slice(now)
+            self.governor.fresh = False
+            self.governor.window.pending.arrivals += 1
+        if self.admission.offer(call) != RUNNING or self.attentive or self.admission.batch_queue.size:
+            self.admitted(call)
+
+    def admitted(self, call: Call) -> None:
+        """What follows from `offer` where anybody waits or listens.
+
+        Raises:
+            QueueFull, QueueTimeout: the call can neither run nor wait.
+        """
+        now, admission = call.submitted, self.admission
+        if call.state == RUNNING:
+            self._listeners.started(call)
+            self.settle(now)
+        elif call.state == QUEUED:
+            call.task = None
+            call.waiter = self._new_waiter()
             if self.attentive or admission.timed:
                 self._listeners.queued(call, admission.counts[1 if call.interactive else 3])
                 self.settle(now)
@@ -107,20 +130,19 @@ class Dispatcher:
             self.reap(call)
 
     def begin(self, call: Call) -> None:
-        """The call's code runs from here on, in this task.
+        """The call's code runs from here on, in this task."""
+        if call.extras is not None:
+            self.begin_with(call, call.extras)
+        task = call.task = current_task(self.loop)
+        if task is not None:
+            call.base = task.cancelling()
+
+    def begin_with(self, call: Call, extras: Extras) -> None:
+        """What those that have extras need as they begin to run.
 
         Raises:
             CallAborted: close() ran out of patience between the grant and the wake-up.
         """
-        task = current_task(self.loop)
-        if task is not None:
-            call.task = task
-            call.base = task.cancelling()
-        if call.extras is not None:
-            self._begin_with(call, call.extras)
-        call.token = active.set(call)
-
-    def _begin_with(self, call: Call, extras: Extras) -> None:
         if extras.verdict is not None:
             self.reap(call)
             raise call.overruled()
@@ -130,37 +152,44 @@ class Dispatcher:
 
     # A call's way out
 
-    def finish(self, call: Call, outcome: Outcome) -> None:
-        """Take the slot back, exactly once, and hand it on."""
-        if call.token is not None:
-            try:
-                active.reset(call.token)
-            except ValueError:
-                pass  # a slot() block left in another context; where it was entered, the call shows as gone
-            call.token = None  # it holds the context
-        if call.state != RUNNING or self.abandoned:
+    def complete(self, call: Call) -> None:
+        """Take the slot back from a call that succeeded, exactly once, and hand it on."""
+        if call.state != RUNNING:
             call.settle_cancels()
             return
-        now, admission = self.clock(), self.admission
+        now = self.clock()
+        tally = self._interactive_tally if call.interactive else self._batch_tally
+        tally.completed = completed = tally.completed + 1
         if call.observed:
             governor = self.governor
             if now >= governor.slice_end:
-                self._enter_slice(now)
-            if outcome == "completed":
-                governor.fresh, governor.bar = False, None
-                governor.window.completed(now, now - call.submitted)
-            else:
-                governor.failed(now, max(0.0, now - call.submitted))
+                self.enter_slice(now)
+            governor.fresh, governor.bar = False, None
+            governor.window.pending.latencies.append(now - call.submitted)
+            if not completed & _SOMETIMES:
+                governor.window.trim(now)
+        if call.extras is not None or self.attentive:
+            self._conclude(call, "completed", now)
+        call.task = None  # task -> exception -> traceback -> frame -> call would be a cycle
+        admission = self.admission
+        del (admission.interactive_running if call.interactive else admission.batch_running)[call]
+        call.state = GONE
+        if admission.interactive_queue.size or admission.batch_queue.size or self.attentive:
+            self.settle(now)
+
+    def finish(self, call: Call, outcome: Outcome) -> None:
+        """Take the slot back from a call that ended otherwise, exactly once, and hand it on."""
+        if call.state != RUNNING:
+            call.settle_cancels()
+            return
+        now = self.clock()
+        if call.observed:
+            self.governor.failed(now, max(0.0, now - call.submitted))
+        self._tallies[call.kind].count(outcome)
         if call.extras is not None or self.attentive:
             self._conclude(call, outcome, now)
-        call.task = None  # task -> exception -> traceback -> frame -> call would be a cycle
-        admission.release(call)
-        tally = self._interactive_tally if call.interactive else self._batch_tally
-        if outcome == "completed":
-            tally.completed += 1
-        else:
-            tally.count(outcome)
-        if admission.interactive_queue.size or admission.batch_queue.size or self.attentive:
+        call.task = None
+        if self.admission.release(call) or self.attentive:
             self.settle(now)
 
     def _conclude(self, call: Call, outcome: Outcome, now: float) -> None:
@@ -196,7 +225,6 @@ class Dispatcher:
             if self.attentive or self.admission.timed or self._timer is not None:
                 self.settle(now)
         elif call.state == RUNNING:
-            call.token = None  # of another context, if this is the garbage collector's doing
             self.finish(call, "cancelled")
 
     def post_reap(self, call: Call) -> None:
@@ -206,7 +234,7 @@ class Dispatcher:
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.reap, call)
 
-    def _enter_slice(self, now: float) -> None:
+    def enter_slice(self, now: float) -> None:
         self.governor.roll(now)
         self._rates.mark(now, self._ended())
 
@@ -344,8 +372,6 @@ class Dispatcher:
         self._tallies[call.kind].rejected += 1
         if verdict is Verdict.TIMEOUT and call.observed:
             self.governor.failed(now, max(0.0, now - call.submitted))
-        elif call.observed:
-            self.governor.window.trim(now)
         self._listeners.rejected(call, verdict)
 
     def refusal(self, call: Call, verdict: Verdict) -> Rejected:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from asyncio import get_running_loop
+from asyncio import current_task, get_running_loop
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
+from threading import get_ident
 from types import CoroutineType, EllipsisType, TracebackType
 from typing import Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from .core.checks import number, text_or_none
+from .call_options import CallOptions, parse, refuse_unknown
+from .core.admission import RUNNING
 from .core.checks import timeout as timeout_checked
-from .dispatcher import Dispatcher
+from .dispatcher import LOOKUP_IS_DEAR, Dispatcher
 from .errors import ConfigError, SchedulerClosed, SchedulerMisuse
 from .explain import explain
 from .forks import survive_forks
@@ -23,11 +26,11 @@ from .listeners import Listener, Listeners
 from .policies.base import LimitPolicy
 from .settings import Changes, Settings
 from .shutdown import ALL_KINDS, Shutdown
-from .slot import Call, Extras, Slot, active_call
-from .slot_context import CallOptions, SlotContext
+from .slot import Call, Slot, active, active_call, leave
+from .slot_context import SlotContext
 from .snapshot import CallInfo, CloseReport, SchedulerSnapshot, Tally
 from .views import call_infos, take_snapshot
-from .work import Kind, bad_kind, check_awaitable, kind_name, not_a_function
+from .work import Kind, check_awaitable, kind_name, not_a_function
 
 __all__ = ["TrafficScheduler"]
 
@@ -111,7 +114,7 @@ class TrafficScheduler:
         self.name = name
         self._tallies = {"interactive": Tally(), "batch": Tally()}
         self._listeners = Listeners(name)
-        self._bounds = self._settings.bounds
+        self._never_plain = self._settings.bounds_waits_or_runs
         self._policy = self._settings.make_policy()
         self._shutdown: Shutdown | None = None
         self._home = self._new_home(None)
@@ -125,11 +128,7 @@ class TrafficScheduler:
         coro_fn: Callable[[*Ts], Awaitable[T]],
         /,
         *args: *Ts,
-        priority: float = 0,
-        queue_timeout: float | None = None,
-        run_timeout: float | None = None,
-        label: str | None = None,
-        observe: bool = True,
+        **options: Unpack[CallOptions],
     ) -> T:
         """Wait for a slot, run `coro_fn(*args)` in it, in the caller's own task, and return its result.
 
@@ -153,7 +152,7 @@ class TrafficScheduler:
         """
         if not callable(coro_fn):
             raise not_a_function(coro_fn)
-        call = self._admit(kind, priority, queue_timeout, run_timeout, label, observe)
+        call = self._admit(kind, options)
         home = call.home
         if call.waiter is not None:
             try:
@@ -163,18 +162,24 @@ class TrafficScheduler:
                 raise
             if verdict is not None:
                 raise home.refusal(call, verdict)
-        home.begin(call)
+        if call.extras is not None:
+            home.begin_with(call, call.extras)
+        call.task, token = current_task(home.loop), active.set(call)
+        if call.task is not None:
+            call.base = call.task.cancelling()
         try:
-            awaitable = coro_fn(*args)
+            awaitable = coro_fn(*args) if args else coro_fn()  # type: ignore[call-arg]
             if type(awaitable) is not CoroutineType:
                 check_awaitable(awaitable, coro_fn)
             result = await awaitable
         except BaseException as error:
+            leave(token)
             awaitable = None  # a failed task in it would hold this frame, which holds it
             if home.fail(call, error):
                 raise call.overruled() from error
             raise
-        home.finish(call, "completed")
+        active.reset(token)
+        home.complete(call)
         return result
 
     def slot(self, kind: Kind, /, **options: Unpack[CallOptions]) -> AbstractAsyncContextManager[Slot]:
@@ -182,52 +187,44 @@ class TrafficScheduler:
 
         Options, errors and cancellation are those of `submit`.
         """
-        if unknown := sorted(options.keys() - CallOptions.__annotations__.keys()):
-            raise TypeError(f"slot() got an unexpected keyword argument {unknown[0]!r}")
-        return SlotContext(
-            lambda: self._admit(
-                kind,
-                options.get("priority", 0),
-                options.get("queue_timeout"),
-                options.get("run_timeout"),
-                options.get("label"),
-                options.get("observe", True),
-            )
-        )
+        refuse_unknown(options)
+        return SlotContext(partial(self._admit, kind, options))
 
-    def _admit(
-        self,
-        kind: Kind,
-        priority: float,
-        queue_timeout: float | None,
-        run_timeout: float | None,
-        label: str | None,
-        observe: bool,
-    ) -> Call:
-        """Check the arguments, then let the call start or wait. Plain arguments pay for no check of others."""
-        if kind == "interactive":
-            interactive = True
-        elif kind == "batch":
-            interactive = False
-        else:
-            raise bad_kind(kind)
-        waits, runs = self._bounds[interactive]
-        if queue_timeout is not None:
-            waits = timeout_checked("queue_timeout", queue_timeout)
-        if run_timeout is not None:
-            runs = timeout_checked("run_timeout", run_timeout, above_zero=True)
-        if type(priority) is not int:
-            priority = number("priority", priority)
-        extras = None
-        if label is not None or runs != _INFINITY:
-            extras = Extras(text_or_none("label", label), runs)
+    def _admit(self, kind: Kind, options: CallOptions) -> Call:
+        """Check the arguments, then let the call start or wait. A plain call pays for no check of what others bring."""
+        interactive = True if kind == "interactive" else False if kind == "batch" else None
+        if interactive is None or options or self._never_plain:
+            return self._admit_particular(kind, options)
+        home = self._home
+        if not (home.is_here() if LOOKUP_IS_DEAR else get_running_loop() is home.loop):
+            home = self._on(get_running_loop())
+        call = Call()
+        call.home, call.interactive = home, interactive
+        call.observed = interactive
+        call.extras = call.waiter = None
+        call.priority, call.deadline = 0, _INFINITY
+        call.submitted = now = home.clock()
+        # From here on as `Dispatcher.admit`, one frame less.
+        if interactive:
+            governor = home.governor
+            if now >= governor.slice_end:
+                home.enter_slice(now)
+            governor.fresh = False
+            governor.window.pending.arrivals += 1
+        if home.admission.offer(call) != RUNNING or home.attentive or home.admission.batch_queue.size:
+            home.admitted(call)
+        return call
+
+    def _admit_particular(self, kind: Kind, options: CallOptions) -> Call:
+        call = Call()
+        call.interactive = kind_name(kind) == "interactive"
+        waits = parse(call, options, self._settings)
         if self._shutdown is not None:
             raise SchedulerClosed(f"scheduler {self.name!r} is closed: it takes no new calls", kind=kind_name(kind))
-        home = self._home
-        if (loop := get_running_loop()) is not home.loop:
-            home = self._on(loop)
-        now = home.clock()
-        call = Call(home, interactive, interactive and observe, now, priority, now + waits, extras)
+        call.home = home = self._on(get_running_loop())
+        call.submitted = now = home.clock()
+        call.waiter = None
+        call.deadline = now + waits
         home.admit(call)
         return call
 
@@ -291,7 +288,8 @@ class TrafficScheduler:
         if new == old:
             return
         policy = self._policy if new.law == old.law else new.make_policy()  # before anything is changed, it may raise
-        self._settings, self._bounds = new, new.bounds
+        self._settings = new
+        self._never_plain = new.bounds_waits_or_runs or self._shutdown is not None
         home = self._home
         now = home.clock()
         if policy is not self._policy:
@@ -355,7 +353,7 @@ class TrafficScheduler:
         kept = frozenset(kind_name(kind) for kind in finish_queued)
         home = self._on(asyncio.get_running_loop())
         if self._shutdown is None:
-            self._shutdown = Shutdown(home, self._tallies)
+            self._shutdown, self._never_plain = Shutdown(home, self._tallies), True
         self._shutdown.refuse(ALL_KINDS - kept)
         if patience < math.inf:
             self._shutdown.bound(home.clock() + patience)
@@ -377,6 +375,7 @@ class TrafficScheduler:
         """The dispatcher for `loop`; a new one if the scheduler lived on another loop that has gone."""
         home = self._home
         if loop is home.loop:
+            home.thread = get_ident()
             return home
         if home.loop is not None:
             if home.loop.is_running() and not home.admission.idle:

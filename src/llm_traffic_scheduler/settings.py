@@ -153,12 +153,9 @@ class Settings:
         return PressurePolicy(self.interactive_rps_threshold, self.interactive_p95_threshold, self.smoothing)
 
     @property
-    def bounds(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Seconds to wait and to run for calls that give none: of batch, then (index True) of interactive calls."""
-        return (
-            (_bound(self.batch_queue_timeout), _bound(self.batch_run_timeout)),
-            (_bound(self.interactive_queue_timeout), _bound(self.interactive_run_timeout)),
-        )
+    def bounds_waits_or_runs(self) -> bool:
+        """Some calls have a timeout although they give none."""
+        return any(getattr(self, name) is not None for name in _TIMEOUTS)
 
     def changed(self, changes: dict[str, Any]) -> Settings:
         """These settings with `changes`; a policy replaces the thresholds, and a threshold the policy.
@@ -177,7 +174,3 @@ class Settings:
 
 # More than any cap; the scheduler clamps it to batch_max_concurrency as it is at that moment.
 _UNBOUNDED: Final = 2**63 - 1
-
-
-def _bound(value: float | None) -> float:
-    return float("inf") if value is None else value

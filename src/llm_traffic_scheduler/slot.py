@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Final
@@ -71,7 +72,7 @@ class Extras:
 class Call:
     """One submitted call: what admission keeps of it, and what the shell needs to wake, run and end it.
 
-    Few fields, and few of them set at once: each costs every call a hundredth of a semaphore's time.
+    Has no `__init__`, for which every Python charges as much as for all the fields.
     """
 
     __slots__ = (
@@ -88,10 +89,19 @@ class Call:
         "state",
         "submitted",
         "task",
-        "token",
         "waiter",
     )
 
+    # From the start.
+    home: Dispatcher
+    interactive: bool
+    observed: bool
+    submitted: float
+    priority: float
+    deadline: float
+    extras: Extras | None
+    waiter: asyncio.Future[Verdict | None] | None  # None: it never had to wait
+    task: asyncio.Task[object] | None
     # Set by admission when they begin to mean something.
     number: int
     state: int
@@ -99,27 +109,6 @@ class Call:
     started_at: float
     # Set when the call begins to run.
     base: int
-
-    def __init__(
-        self,
-        home: Dispatcher,
-        interactive: bool,
-        observed: bool,
-        submitted: float,
-        priority: float,
-        deadline: float,
-        extras: Extras | None,
-    ) -> None:
-        self.home = home
-        self.interactive = interactive
-        self.observed = observed
-        self.submitted = submitted
-        self.priority = priority
-        self.deadline = deadline
-        self.extras = extras
-        self.waiter: asyncio.Future[Verdict | None] | None = None
-        self.task: asyncio.Task[object] | None = None
-        self.token: Token[Call | None] | None = None
 
     @property
     def kind(self) -> str:
@@ -247,6 +236,12 @@ def running_task() -> asyncio.Task[object] | None:
 
 
 active: Final[ContextVar[Call | None]] = ContextVar("llm_traffic_scheduler_call", default=None)
+
+
+def leave(token: Token[Call | None]) -> None:
+    """Undo `active.set`; where the code has moved to another context, there the ended call shows as gone."""
+    with suppress(ValueError):
+        active.reset(token)
 
 
 def active_call() -> Call | None:

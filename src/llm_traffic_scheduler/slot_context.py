@@ -6,23 +6,13 @@ Floor: third.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import Token
 from types import TracebackType
-from typing import TypedDict
 
 from .errors import SchedulerMisuse
-from .slot import Call, Slot, slot_of
+from .slot import Call, Slot, active, leave, slot_of
 
-__all__ = ["CallOptions", "SlotContext"]
-
-
-class CallOptions(TypedDict, total=False):
-    """What every way of running a call takes; see `TrafficScheduler.submit`."""
-
-    priority: float
-    queue_timeout: float | None
-    run_timeout: float | None
-    label: str | None
-    observe: bool
+__all__ = ["SlotContext"]
 
 
 class SlotContext:
@@ -31,11 +21,12 @@ class SlotContext:
     Cancellation: while it waits the call leaves the queue; inside, the slot is given back at once.
     """
 
-    __slots__ = ("_admit", "_call")
+    __slots__ = ("_admit", "_call", "_token")
 
     def __init__(self, admit: Callable[[], Call]) -> None:
         self._admit: Callable[[], Call] | None = admit
         self._call: Call | None = None
+        self._token: Token[Call | None] | None = None
 
     async def __aenter__(self) -> Slot:
         if self._admit is None:
@@ -51,16 +42,18 @@ class SlotContext:
             if verdict is not None:
                 raise call.home.refusal(call, verdict)
         call.home.begin(call)
+        self._token = active.set(call)
         self._call = call
         return slot_of(call)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        call, self._call = self._call, None
-        if call is None:
+        (call, self._call), (token, self._token) = (self._call, None), (self._token, None)
+        if call is None or token is None:
             raise SchedulerMisuse("a slot() block is left once, after it was entered: write `async with`")
+        leave(token)
         if error is None:
-            call.home.finish(call, "completed")
+            call.home.complete(call)
         elif call.home.fail(call, error):
             raise call.overruled() from error

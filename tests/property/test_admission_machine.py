@@ -63,6 +63,9 @@ class Script:
 
     value: int = 8
     steps: list[tuple[float, int]] = field(default_factory=list)
+    fresh: bool = False  # it keeps nothing
+    kept: int = 0
+    kept_until: float = -math.inf
 
     def limit(self, now: float) -> int:
         return next((value for at, value in reversed(self.steps) if at <= now), self.value)

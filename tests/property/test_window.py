@@ -117,7 +117,7 @@ def look(metrics: SlidingWindowMetrics, step: Step, time: float) -> None:
         metrics.advance(time)
     if step.pace:
         metrics.next_change()
-    metrics.slice_end(time)
+    metrics.end_of_slice(time)
     metrics.read(time, step.ages)
 
 
@@ -195,7 +195,7 @@ def test_who_looked_in_between_makes_no_difference(run: list[Step]) -> None:
         watched.check()
 
         assert watched.read(tick * TICK, step.ages) == left_alone.read(tick * TICK, step.ages)
-        assert watched.slice_end(tick * TICK) == left_alone.slice_end(tick * TICK)
+        assert watched.end_of_slice(tick * TICK) == left_alone.end_of_slice(tick * TICK)
     left_alone.advance(tick * TICK)
     watched.advance(tick * TICK)
     assert watched.next_change() == left_alone.next_change()
@@ -212,7 +212,7 @@ def test_it_does_not_matter_where_the_clock_starts(run: list[Step], start: float
             tick = each
 
         assert at_zero.read(tick * TICK, step.ages) == shifted.read(start + tick * TICK, step.ages)
-        assert at_zero.slice_end(tick * TICK) + start == shifted.slice_end(start + tick * TICK)
+        assert at_zero.end_of_slice(tick * TICK) + start == shifted.end_of_slice(start + tick * TICK)
         assert at_zero.next_change() + start == shifted.next_change()
 
 

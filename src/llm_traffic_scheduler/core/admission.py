@@ -53,7 +53,15 @@ CallT = TypeVar("CallT", bound=Admissible)
 
 
 class BatchLimit(Protocol):
-    """Whoever decides how many batch calls may run."""
+    """Whoever decides how many batch calls may run.
+
+    Attributes:
+        kept: the limit, as long as `fresh` and until `kept_until`; afterwards `limit` has to be asked.
+    """
+
+    fresh: bool
+    kept: int
+    kept_until: float
 
     def limit(self, now: float) -> int: ...
 
@@ -86,12 +94,12 @@ class Admission(Generic[CallT]):
 
     __slots__ = (
         "_batch_ceiling",
-        "_batch_order",
+        "_batch_stragglers",
         "_cap",
         "_deadlines",
         "_floor",
         "_interactive_ceiling",
-        "_interactive_order",
+        "_interactive_stragglers",
         "_last_batch_start",
         "_limiter",
         "_number",
@@ -118,8 +126,9 @@ class Admission(Generic[CallT]):
         # Time alone may change who runs or waits: somebody has a deadline, or batch work waits although a slot is free.
         self.timed = False
         self._limiter = limiter
-        self._interactive_order: ArrivalOrder[CallT] = ArrivalOrder()
-        self._batch_order: ArrivalOrder[CallT] = ArrivalOrder()
+        # Who did not join the queue's run, which is in the order of arrival by itself: those that came out of order.
+        self._interactive_stragglers: ArrivalOrder[CallT] = ArrivalOrder()
+        self._batch_stragglers: ArrivalOrder[CallT] = ArrivalOrder()
         self._deadlines: PriorityQueue[CallT] = PriorityQueue()
         self._number = 0
         self._waiting_since = self._last_batch_start = -math.inf
@@ -129,13 +138,12 @@ class Admission(Generic[CallT]):
 
     def offer(self, call: CallT) -> int:
         """RUNNING: it runs from now on. QUEUED: it waits. GONE: its queue is full, or it may not wait at all."""
-        self._number += 1
-        call.number = self._number
+        self._number = call.number = self._number + 1
         running = len(self.interactive_running) + len(self.batch_running)
         if call.interactive:
             if running >= self._interactive_ceiling or self.interactive_queue.size:
                 bound = self.limits.max_queued_interactive
-                return self._enqueue(call, self.interactive_queue, self._interactive_order, bound)
+                return self._enqueue(call, self.interactive_queue, self._interactive_stragglers, bound)
             call.started_at, call.state = call.submitted, RUNNING
             self.interactive_running[call] = None
         else:
@@ -143,24 +151,24 @@ class Admission(Generic[CallT]):
                 if running < self._cap:
                     self.timed = True
                 bound = self.limits.max_queued_batch
-                return self._enqueue(call, self.batch_queue, self._batch_order, bound)
+                return self._enqueue(call, self.batch_queue, self._batch_stragglers, bound)
             call.started_at, call.state = call.submitted, RUNNING
             self.batch_running[call] = None
             self._last_batch_start = call.submitted
         return RUNNING
 
-    def _enqueue(self, call: CallT, queue: PriorityQueue[CallT], order: ArrivalOrder[CallT], bound: int | None) -> int:
+    def _enqueue(
+        self, call: CallT, queue: PriorityQueue[CallT], stragglers: ArrivalOrder[CallT], bound: int | None
+    ) -> int:
         now = call.queued_at = call.started_at = call.submitted  # readers in other threads may look at any time
         if (bound is not None and queue.size >= bound) or call.deadline <= now:
             call.state = GONE
             return GONE
-        if not queue.size:
-            order.clear()
-            if not call.interactive:
-                self._waiting_since = now
+        if not queue.size and not call.interactive:
+            self._waiting_since = now
         call.state = QUEUED
-        queue.push(call, call.priority, call.number)
-        order.append(call)
+        if not queue.push(call, call.priority, call.number):
+            stragglers.append(call)
         if call.deadline != _NEVER:
             self._deadlines.push(call, call.deadline, call.number)
             self.timed = True
@@ -177,12 +185,14 @@ class Admission(Generic[CallT]):
         if call.deadline != _NEVER:
             self._deadlines.discard(call.number)
         call.state = GONE
-        self._order(call.interactive).sweep(queue.size)
+        if stragglers := self._stragglers(call.interactive):
+            stragglers.sweep(queue.size)
 
-    def release(self, call: CallT) -> None:
-        """Take back the slot of a call that runs."""
+    def release(self, call: CallT) -> int:
+        """Take back the slot of a call that runs; returns how many wait for one."""
         del (self.interactive_running if call.interactive else self.batch_running)[call]
         call.state = GONE
+        return self.interactive_queue.size + self.batch_queue.size
 
     def expire(self, now: float) -> list[CallT]:
         """Withdraw and return the calls whose time to wait is over, earliest deadline first."""
@@ -202,16 +212,15 @@ class Admission(Generic[CallT]):
         running, cap = len(self.interactive_running) + len(batch_running), self._cap
         held_back = False
         while running < cap:
-            if (
-                interactive_queue.size
-                and self._interactive_ceiling
-                and not (self._batch_starves(now) and self._batch_allowed(now))
-            ):
-                call = self._take(interactive_queue, self._interactive_order)
-            elif batch_queue.size and len(batch_running) < self._batch_ceiling:
-                if held_back := not self._batch_allowed(now):
+            if interactive_queue.size and self._interactive_ceiling and not self._batch_goes_first(now):
+                call = self._take(interactive_queue, self._interactive_stragglers)
+            elif batch_queue.size and (batch := len(batch_running)) < self._batch_ceiling:
+                # As `_batch_allowed` and `limit`, two frames less.
+                limiter = self._limiter
+                limit = limiter.kept if limiter.fresh and now < limiter.kept_until else 0
+                if batch >= limit and (held_back := not self._batch_allowed(now)):
                     break
-                call = self._take(batch_queue, self._batch_order)
+                call = self._take(batch_queue, self._batch_stragglers)
             else:
                 break
             if call.left:
@@ -228,13 +237,11 @@ class Admission(Generic[CallT]):
         self.timed = held_back or self._deadlines.size > 0
         return started
 
-    def _take(self, queue: PriorityQueue[CallT], order: ArrivalOrder[CallT]) -> CallT:
+    def _take(self, queue: PriorityQueue[CallT], stragglers: ArrivalOrder[CallT]) -> CallT:
         call = queue.pop()
         call.state = GONE
-        if order[0] is call:
-            order.popleft()
-        else:
-            order.sweep(queue.size)
+        if stragglers:
+            stragglers.sweep(queue.size)
         if call.deadline != _NEVER:
             self._deadlines.discard(call.number)
         return call
@@ -290,14 +297,16 @@ class Admission(Generic[CallT]):
 
     def oldest_wait(self, interactive: bool, now: float) -> float:
         """Seconds that the call of this kind that has waited longest has waited; 0.0 if none waits."""
-        oldest = self._order(interactive).oldest()
-        return 0.0 if oldest is None else max(0.0, now - oldest.queued_at)
+        queue = self.interactive_queue if interactive else self.batch_queue
+        heads = next(queue.in_run(), None), self._stragglers(interactive).oldest()
+        return max((max(0.0, now - call.queued_at) for call in heads if call is not None), default=0.0)
 
     def oldest_unfinished(self, now: float) -> float:
         """Age of the oldest observed interactive call that has not ended; 0.0 if there is none."""
         submitted = [call.submitted for call in list(self.interactive_running) if call.observed]
-        queued = next((call.submitted for call in self._interactive_order.live() if call.observed), now)
-        return max(0.0, now - min(submitted, default=now), now - queued)
+        for waiting in (self.interactive_queue.in_run(), self._interactive_stragglers.live()):
+            submitted += next(([call.submitted] for call in waiting if call.observed), [])
+        return max(0.0, now - min(submitted, default=now))
 
     def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
         """Ages of observed interactive calls that have not ended and are older than `older_than`, oldest first.
@@ -312,12 +321,13 @@ class Admission(Generic[CallT]):
                     ages.append(now - call.submitted)
                 else:
                     next_submitted = min(next_submitted, call.submitted)
-        for call in self._interactive_order.live():
-            if call.observed:
-                if not now - call.submitted > older_than:
-                    next_submitted = min(next_submitted, call.submitted)
-                    break  # those behind it came later
-                ages.append(now - call.submitted)
+        for waiting in (self.interactive_queue.in_run(), self._interactive_stragglers.live()):
+            for call in waiting:
+                if call.observed:
+                    if not now - call.submitted > older_than:
+                        next_submitted = min(next_submitted, call.submitted)
+                        break  # those behind it came later
+                    ages.append(now - call.submitted)
         ages.sort(reverse=True)
         return ages, next_submitted
 
@@ -330,21 +340,23 @@ class Admission(Generic[CallT]):
 
     # How it is decided
 
-    def _order(self, interactive: bool) -> ArrivalOrder[CallT]:
-        return self._interactive_order if interactive else self._batch_order
+    def _stragglers(self, interactive: bool) -> ArrivalOrder[CallT]:
+        return self._interactive_stragglers if interactive else self._batch_stragglers
 
     def _batch_allowed(self, now: float) -> bool:
         running = len(self.batch_running)
         # Below the floor no policy has a say, so none is asked.
         return running < self._batch_ceiling and (running < self._floor or running < self._limiter.limit(now))
 
-    def _batch_starves(self, now: float) -> bool:
+    def _batch_goes_first(self, now: float) -> bool:
+        """It starves, and may run."""
         timeout = self.limits.starvation_timeout
         return (
             timeout is not None
-            and bool(self.batch_queue.size)
+            and self.batch_queue.size > 0
             and len(self.batch_running) < self.limits.batch_min
             and now - max(self._last_batch_start, self._waiting_since) >= timeout
+            and self._batch_allowed(now)
         )
 
     def check(self) -> None:
@@ -361,8 +373,9 @@ class Admission(Generic[CallT]):
         assert all(call.state == QUEUED for call in waiting)
         assert len(self._deadlines) == sum(call.deadline < math.inf for call in waiting)
         for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
-            assert set(self._order(interactive).live()) == set(queue)
-            assert len(self._order(interactive)) <= 2 * len(queue) + 2 * SLACK
+            stragglers = self._stragglers(interactive)
+            assert {*queue.in_run(), *stragglers.live()} == set(queue)
+            assert len(stragglers) <= 2 * len(queue) + 2 * SLACK
 
     def check_conserving(self, now: float) -> None:
         """Assert that no call that may run is waiting; for tests, after `expire` and `fill`."""

@@ -1,8 +1,8 @@
 """How latencies are counted, and what their percentiles are.
 
 Floor: ground. Arithmetic only.
-Algorithm: log-linear buckets as in HdrHistogram (Tene 2012): 64 of equal width in every octave.
-A percentile finds its octave among the few that hold anything, then its bucket among 64, so it
+Algorithm: log-linear buckets as in HdrHistogram (Tene 2012): 128 of equal width in every octave.
+A percentile finds its octave among the few that hold anything, then its bucket among 128, so it
 costs the same for ten samples as for a hundred thousand.
 """
 
@@ -13,52 +13,54 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from struct import Struct
+from sys import byteorder
 from typing import Final, TypeAlias
 
 __all__ = ["EMPTY", "Histogram", "bucket_of", "count", "value_of"]
 
-# A double is a sign, 11 bits of exponent, biased by 1023, and 52 of fraction. Read as an integer and
-# shifted right by 46 it is the number of its octave and, in the low 6 bits, of one of 64 steps in it.
-_STEPS: Final = 64
-_STEP_BITS: Final = 6
-_SHIFT: Final = 52 - _STEP_BITS
-_BIAS: Final = 1023
-_AS_DOUBLE: Final = Struct("=d")
-_AS_INTEGER: Final = Struct("=q")
-_STRIDE: Final = 8  # square root of the steps: a search by whole strides, then one by one
+# A single-precision float is a sign, 8 bits of exponent, biased by 127, and 23 of fraction. Its upper half is the
+# number of its octave and, in the low 7 bits, of one of 128 steps in it; octave 255 is infinity, higher are negative.
+_STEPS: Final = 128
+_STEP_BITS: Final = 7
+_BIAS: Final = 127
+_INFINITE: Final = 255
+_NEGATIVE: Final = 256 * _STEPS
+_UPPER: Final = 1 if byteorder == "little" else 0
+_STRIDE: Final = 11  # about the square root of the steps: a search by whole strides, then one by one
 _FEW: Final = 8
 
 
 def count(latencies: Sequence[float]) -> dict[int, int]:
     """How many of `latencies` (seconds) fall in each bucket.
 
-    Bits in place of `log`: 0.1 against 0.2 to 0.4 microseconds each, and no latency is out of range.
+    Bits in place of `log`, and no Python step for each: 0.05 against 0.2 to 0.4 microseconds.
     """
     if len(latencies) == 1:
         return {bucket_of(latencies[0]): 1}
-    patterns = array("q", array("d", latencies).tobytes())
-    return dict(Counter([pattern >> _SHIFT for pattern in patterns]))
+    counts = dict(Counter(array("H", array("f", latencies).tobytes())[_UPPER::2]))
+    for bucket in [bucket for bucket in counts if bucket >= _NEGATIVE]:  # a clock went back
+        counts[0] = counts.get(0, 0) + counts.pop(bucket)
+    return counts
 
 
 def bucket_of(latency: float) -> int:
     """The bucket of one latency."""
-    pattern: int = _AS_INTEGER.unpack(_AS_DOUBLE.pack(latency))[0]
-    return pattern >> _SHIFT
+    bucket = array("H", array("f", (latency,)).tobytes())[_UPPER]
+    return 0 if bucket >= _NEGATIVE else bucket
 
 
 def value_of(bucket: int) -> float:
-    """The latency reported for a bucket: within 0.78 % of every latency in it.
+    """The latency reported for a bucket: within 0.4 % of every latency in it.
 
-    0.0 has a bucket of its own, and a negative latency (a clock went back) is reported as 0.0.
+    The first bucket holds 0.0, and what a clock that went back has made negative.
     The harmonic mean of the two ends, 2ab / (a + b), is equally far from both in relative terms.
     """
     octave, step = bucket >> _STEP_BITS, bucket & (_STEPS - 1)
-    if octave <= 0:
+    if octave == 0:
         return 0.0
     low = _STEPS + step
     middle = 2 * low * (low + 1) / (2 * low + 1)
-    return math.ldexp(middle, octave - _BIAS - _STEP_BITS) if octave <= 2 * _BIAS else math.inf
+    return math.ldexp(middle, octave - _BIAS - _STEP_BITS) if octave < _INFINITE else math.inf
 
 
 # Where a percentile was found: bucket, its value, and `below`, `upto`: ranks above the one, up to the other, are in it.
@@ -66,7 +68,7 @@ _Found: TypeAlias = tuple[int, float, int, int]
 
 
 class Histogram:
-    """Latencies by bucket, with nearest-rank percentiles within 0.78 %; never changes.
+    """Latencies by bucket, with nearest-rank percentiles within 0.4 %; never changes.
 
     Complexity: `plus` and `minus` O(buckets named + octaves in use); a percentile O(octaves in use),
     of which a second to a minute is six, and O(log n) times that when n exact ages join.
@@ -78,7 +80,7 @@ class Histogram:
     def __init__(
         self, steps: dict[int, list[int]], totals: dict[int, int], octaves: list[int], found: dict[int, _Found]
     ) -> None:
-        self._steps = steps  # by octave, 64 counts each
+        self._steps = steps  # by octave, 128 counts each
         self._totals = totals  # by octave, the sum of its steps; never 0
         self._octaves = octaves  # those in use, ascending
         self._found = found  # by percent

@@ -1,15 +1,16 @@
 """How interactive traffic has fared lately: arrivals per second and latency percentiles.
 
 Floor: ground. No clock, no asyncio: time comes in as `now`.
-Algorithm: samples are appended to flat lists and folded, 512 at a time or when somebody looks,
-into a window of time slices of logarithmic buckets (`window`, `histogram`). The lists are what
-keeps a call cheap: an append costs a tenth of what finding slice and bucket one by one does.
+Algorithm: what happens within a time slice is counted and appended, without its time, and folded
+as one slice of logarithmic buckets into a window of such slices (`window`, `histogram`) when the
+next slice begins, 512 samples are there, or somebody looks. That is what keeps a call cheap: an
+addition and an append, a tenth of what finding slice and bucket one by one costs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from .readings import TrafficSnapshot, WindowReading
@@ -32,8 +33,10 @@ class SlidingWindowMetrics:
     left: a backend that fails everything at once must not look like one at ease.
 
     Attributes:
-        arrived: `arrived(now)` notes that a call was submitted. It is the append of the list
-            itself, for a call pays for every frame; who lets calls arrive that never end calls `trim`.
+        pending: what is not folded yet. For a call pays for every frame, who knows that `slice_end`
+            has not come may count `pending.arrivals` up and append to `pending.latencies` in place
+            of calling `arrived` and `completed`, and calls `trim` now and then.
+        slice_end: when the slice entered last ends; before the first sample it has ended already.
 
     Complexity: `arrived`, `completed` and `failed` amortised O(1); `read` O(1), plus O(log n) for n
     unfinished calls and, from a thread that did not `advance` first, a fold of what is pending.
@@ -42,14 +45,11 @@ class SlidingWindowMetrics:
     """
 
     __slots__ = (
-        "_failed_at",
-        "_finished_at",
-        "_latencies",
-        "_lower_bounds",
         "_seen",
-        "arrived",
         "length",
         "slice_length",
+        "pending",
+        "slice_end",
         "span",
     )
 
@@ -65,28 +65,42 @@ class SlidingWindowMetrics:
         window, pending = self._seen
         return (
             f"<SlidingWindowMetrics: {window.arrivals} arrivals, {window.successes} successes, {window.failures}"
-            f" failures in {window.grid.length:g} s; {len(pending.arrivals) + len(pending.latencies)} not folded yet>"
+            f" failures in {window.grid.length:g} s;"
+            f" {pending.arrivals + len(pending.latencies) + pending.failures} not folded yet>"
         )
+
+    def arrived(self, now: float) -> None:
+        """A call was submitted."""
+        if now >= self.slice_end:
+            self.enter(now)
+        self.pending.arrivals += 1
 
     def completed(self, now: float, latency: float) -> None:
         """A call succeeded, `latency` seconds after its submit."""
-        self._finished_at.append(now)
-        latencies = self._latencies
-        latencies.append(latency)
-        if len(latencies) >= _FOLD_AT:
-            self.advance(now)
+        if now >= self.slice_end:
+            self.enter(now)
+        self.pending.latencies.append(latency)
+        self.trim(now)
 
     def failed(self, now: float, latency: float, *, counts: bool) -> None:
         """A call ended without success after `latency` seconds; it joins the samples if `counts`."""
-        self._failed_at.append(now)
-        self._lower_bounds.append(latency if counts else None)
-        if len(self._failed_at) >= _FOLD_AT:
-            self.advance(now)
+        if now >= self.slice_end:
+            self.enter(now)
+        self.pending.failures += 1
+        if counts:
+            self.pending.lower_bounds.append(latency)
+            self.trim(now)
 
     def trim(self, now: float) -> None:
         """Fold if much is pending."""
-        if len(self._seen[1].arrivals) >= _FOLD_AT:
+        if len(self.pending.latencies) + len(self.pending.lower_bounds) >= _FOLD_AT:
             self.advance(now)
+
+    def enter(self, now: float) -> None:
+        """Go to the slice that `now` lies in, for samples will follow; with the first, slices begin to be counted."""
+        window, pending = self._seen
+        window = window.after(now, pending) if window.begun else window.begun_at(now)
+        self._publish(window, Pending())
 
     def advance(self, now: float) -> None:
         """Fold what is pending, and let go what has left the window by `now`."""
@@ -105,19 +119,12 @@ class SlidingWindowMetrics:
 
     def next_change(self) -> float:
         """When the next sample leaves the window; infinity if none is in it."""
-        _, pending = self._seen
-        if pending:
-            self.advance(pending.first())
-        window, _ = self._seen
-        return window.next_change()
-
-    def slice_end(self, now: float) -> float:
-        """When the slice that `now` lies in ends; slices are counted from the first sample."""
         window, pending = self._seen
-        if not window.begun:
-            window = window.after(now, pending)
-        if not window.begun:
-            return now + self.slice_length
+        return min(window.next_change(), window.grid.start(window.latest + window.grid.slices) if pending else math.inf)
+
+    def end_of_slice(self, now: float) -> float:
+        """When the slice that `now` lies in ends; only once a sample has come."""
+        window, _ = self._seen
         return window.grid.start(max(window.grid.index(now), window.latest) + 1)
 
     def resized(self, window: float, now: float) -> SlidingWindowMetrics:
@@ -135,14 +142,13 @@ class SlidingWindowMetrics:
         """Assert every invariant; for tests."""
         window, pending = self._seen
         window.check()
-        assert len(pending.finished_at) == len(pending.latencies) < _FOLD_AT
-        assert len(pending.failed_at) == len(pending.lower_bounds) < _FOLD_AT
-        assert pending.latencies is self._latencies
+        assert pending is self.pending
+        assert window.begun or not pending
+        assert len(pending.lower_bounds) <= pending.failures
 
     def _publish(self, window: Window, pending: Pending) -> None:
         # The pair is replaced in one assignment: a reader gets a window and what is not folded into
         # it yet, never the samples twice or not at all.
         self._seen = window, pending
-        self.arrived: Callable[[float], None] = pending.arrivals.append
-        self._finished_at, self._latencies = pending.finished_at, pending.latencies
-        self._failed_at, self._lower_bounds = pending.failed_at, pending.lower_bounds
+        self.pending = pending
+        self.slice_end = window.grid.start(window.latest + 1) if window.begun else -math.inf

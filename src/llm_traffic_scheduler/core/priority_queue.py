@@ -52,18 +52,23 @@ class PriorityQueue(Generic[ItemT]):
         self._dead: set[int] = set()
         self._shed = 0  # dead numbers that surfaced since the set was last rebuilt
 
-    def push(self, item: ItemT, priority: float, number: int) -> None:
-        """Put `item` in its place; a lower priority, then a lower number, leaves earlier."""
+    def push(self, item: ItemT, priority: float, number: int) -> bool:
+        """Put `item` in its place; a lower priority, then a lower number, leaves earlier.
+
+        True if it joined the run: it leaves after all that were pushed into the run before.
+        """
         if self._dead and number in self._dead:
             # The entry that died under this number is still here: the new one would be taken for it.
             self._compact()
-        entry = (priority, number, item)
-        run = self._run
-        if not run or entry > run[-1]:
-            run.append(entry)
-        else:
-            heappush(self._heap, entry)
         self.size += 1
+        run = self._run
+        if run:
+            last_priority, last_number, _ = run[-1]
+            if priority < last_priority or number < last_number:
+                heappush(self._heap, (priority, number, item))
+                return False
+        run.append((priority, number, item))
+        return True
 
     def pop(self) -> ItemT:
         """Take the first item; IndexError when there is none."""
@@ -82,9 +87,20 @@ class PriorityQueue(Generic[ItemT]):
 
     def discard(self, number: int) -> None:
         """Take out the item with this number, which the caller knows to be in the queue."""
-        self._dead.add(number)
         self.size -= 1
-        self._tidy(len(self._run) + len(self._heap))
+        run, dead = self._run, self._dead
+        if run and run[0][1] == number:
+            run.popleft()
+            while dead and run and run[0][1] in dead:
+                self._bury(run.popleft())
+        else:
+            dead.add(number)
+            self._tidy(len(run) + len(self._heap))
+
+    def in_run(self) -> Iterator[ItemT]:
+        """The items that joined the run and are still there, in the order in which they joined."""
+        dead = self._dead
+        return (item for _, number, item in self._run if number not in dead)
 
     def ordered(self) -> list[ItemT]:
         """The items in the order in which they would leave."""
@@ -105,7 +121,7 @@ class PriorityQueue(Generic[ItemT]):
         heap, run, dead = self._heap, list(self._run), self._dead
         numbers = {number for _, number, _ in (*heap, *run)}
         assert all(heap[(child - 1) // 2][:2] <= heap[child][:2] for child in range(1, len(heap))), "no heap"
-        assert all(before[:2] < after[:2] for before, after in pairwise(run)), "no run"
+        assert all(before[0] <= after[0] and before[1] < after[1] for before, after in pairwise(run)), "no run"
         assert len(numbers) == len(heap) + len(run), "two entries share a number"
         assert dead <= numbers, "a dead number is not in the queue"
         assert self.size == len(numbers) - len(dead), "the size is off"
@@ -128,13 +144,16 @@ class PriorityQueue(Generic[ItemT]):
 
     def _surface(self) -> None:
         """Remove the dead from the front; while there are any, there is a live item too."""
-        dead = self._dead
-        while self._first()[1] in dead:
-            dead.remove(self._take()[1])
-            self._shed += 1
-        if self._shed > len(dead):
+        while self._first()[1] in self._dead:
+            self._bury(self._take())
+
+    def _bury(self, entry: tuple[float, int, ItemT]) -> None:
+        """Forget a dead entry that has left."""
+        self._dead.remove(entry[1])
+        self._shed += 1
+        if self._shed > len(self._dead):
             # A set never shrinks by itself: 100,000 removed numbers would leave 4 MB behind.
-            self._dead = set(dead)
+            self._dead = set(self._dead)
             self._shed = 0
 
     def _tidy(self, entries: int) -> None:

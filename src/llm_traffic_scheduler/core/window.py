@@ -16,7 +16,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from operator import attrgetter
 from typing import Final
 
@@ -27,32 +26,26 @@ __all__ = ["Grid", "Pending", "TimeSlice", "Window"]
 
 
 class Pending:
-    """Samples that wait to be folded. One thread appends, a time before what belongs to it.
+    """What has happened in the slice entered last and is not folded yet. One thread writes.
 
-    So what is complete at any instant is as long as its `latencies` and `lower_bounds`, and a
-    reader that takes their lengths first sees whole samples only.
+    A failure is counted before its latency is appended, so a reader finds no latency that nobody had.
     """
 
-    __slots__ = ("arrivals", "failed_at", "finished_at", "latencies", "lower_bounds")
+    __slots__ = ("arrivals", "failures", "latencies", "lower_bounds")
 
     def __init__(self) -> None:
-        self.arrivals: list[float] = []
-        self.finished_at: list[float] = []
-        self.latencies: list[float] = []
-        self.failed_at: list[float] = []
-        self.lower_bounds: list[float | None] = []  # None: does not join the samples
+        self.arrivals = 0
+        self.failures = 0
+        self.latencies: list[float] = []  # of successes
+        self.lower_bounds: list[float] = []  # of those failures that join the samples
 
     def __bool__(self) -> bool:
-        return bool(self.arrivals or self.latencies or self.lower_bounds)
+        return bool(self.arrivals or self.latencies or self.failures)
 
-    def first(self) -> float:
-        """The earliest time in it, which must not be empty."""
-        companions = (
-            (self.arrivals, self.arrivals),
-            (self.finished_at, self.latencies),
-            (self.failed_at, self.lower_bounds),
-        )
-        return min(times[0] for times, companion in companions if companion)
+    def folded(self, index: int) -> TimeSlice:
+        """The same as a slice. Lists are copied in one step, for the other thread may append."""
+        latencies, bounds = self.latencies.copy(), self.lower_bounds.copy()
+        return TimeSlice(index, self.arrivals, len(latencies), self.failures, count(latencies + bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +137,19 @@ class Window:
 
     def after(self, now: float, pending: Pending) -> Window:
         """The window at `now`, with `pending` in it; itself if that makes no difference."""
-        if not pending and (not self.begun or self.grid.index(now) <= self.latest):
+        if not self.begun or not (pending or self.grid.index(now) > self.latest):
             return self
         later = self._copy()
         if pending:
-            later._fold(pending)
+            later._merge(pending.folded(self.latest))
         later._enter(later.grid.index(now))
         return later
+
+    def begun_at(self, now: float) -> Window:
+        """The empty window whose slices are counted from `now`."""
+        first = Window(replace(self.grid, origin=now))
+        first.begun = True
+        return first
 
     def reading(self, unfinished: Sequence[float] = ()) -> WindowReading:
         """Rate and percentiles; `unfinished` are ages in seconds, descending, that join as samples."""
@@ -210,41 +209,6 @@ class Window:
         twin.arrivals, twin.successes, twin.failures = self.arrivals, self.successes, self.failures
         twin.held, twin.histogram, twin._cached = self.held, self.histogram, self._cached
         return twin
-
-    def _fold(self, pending: Pending) -> None:
-        if not self.begun:
-            self.grid, self.begun = replace(self.grid, origin=pending.first()), True
-        arrivals, bounds = pending.arrivals, pending.lower_bounds
-        fresh = [TimeSlice(index, high - low, 0, 0, {}) for index, low, high in self._parts(arrivals, len(arrivals))]
-        for index, low, high in self._parts(pending.finished_at, len(pending.latencies)):
-            fresh.append(TimeSlice(index, 0, high - low, 0, count(pending.latencies[low:high])))
-        for index, low, high in self._parts(pending.failed_at, len(bounds)):
-            counted = [bound for bound in bounds[low:high] if bound is not None]
-            fresh.append(TimeSlice(index, 0, 0, high - low, count(counted)))
-        fresh.sort(key=_index_of)
-        for piece in fresh:
-            self._enter(piece.index)
-            self._merge(piece)
-
-    def _parts(self, times: list[float], number: int) -> list[tuple[int, int, int]]:
-        """Each slice that the first `number` of `times` lie in, with the bounds of its part.
-
-        A step per slice and not per time: at 1,000 per second a slice holds a hundred.
-        """
-        if not number:
-            return []
-        times = times[:number]
-        if number > 1 and times != sorted(times):
-            # A clock that goes back is taken to have stood still.
-            times = list(accumulate(times, max))
-        index_at, last, low = self.grid.index, self.grid.index(times[-1]), 0
-        parts = []
-        while low < number:
-            index = max(index_at(times[low]), self.latest)
-            high = number if index >= last else bisect_left(times, index + 1, low, number, key=index_at)
-            parts.append((index, low, high))
-            low = high
-        return parts
 
     def _enter(self, index: int) -> None:
         """Go to a slice, and let those go that are a window behind it."""

@@ -57,7 +57,6 @@ class Governor:
         "_decision",
         "_failed_at",
         "_joins_at",
-        "_limit",
         "_next_join",
         "_on_change",
         "_on_fault",
@@ -67,6 +66,8 @@ class Governor:
         "_watched",
         "bar",
         "fresh",
+        "kept",
+        "kept_until",
         "policy",
         "slice_end",
         "throttled_until",
@@ -87,7 +88,7 @@ class Governor:
         self._on_change = on_change
         self._watched: Watched | None = None
         self._decision: Decision | None = None
-        self._limit = 0
+        self.kept = 0
         self._told: WindowReading | None = None
         self.set_policy(policy)
 
@@ -121,7 +122,7 @@ class Governor:
         # a success, and in each slice. Not after each failure: with 100,000 calls waiting, an hour of reading.
         self.bar: float | None = None
         self._counts: tuple[int, int, int, int] | None = None
-        self._answer_by = self._next_join = -math.inf
+        self.kept_until = self._answer_by = self._next_join = -math.inf
         self._joins_at: float | None = None
 
     # Events. Arrivals and completions go to `window` directly, after a `roll` if `now >= slice_end`; both set `fresh`
@@ -152,10 +153,10 @@ class Governor:
 
     def _enter(self, now: float) -> None:
         self.bar = None
-        self.window.advance(now)
+        self.window.enter(now)
         self._told = self.window.read(now)
         self._advance_policy(now)
-        self.slice_end = self.window.slice_end(now)
+        self.slice_end = self.window.slice_end
 
     # Decisions
 
@@ -166,7 +167,7 @@ class Governor:
             and now < self._answer_by
             and (not self._reads_counts or (self._watched is not None and self._watched.counts == self._counts))
         ):
-            return self._limit
+            return self.kept
         return self._decide(now).limit
 
     def next_look(self, now: float) -> float:
@@ -212,9 +213,10 @@ class Governor:
             unchanged_until = min(self.window.next_change(), self._next_join, self._untold(now))
             self._answer_by = now if ages else min(decision.valid_until, unchanged_until)
         self.fresh = True
+        self.kept_until = -math.inf if self._reads_counts else self._answer_by
         self._counts = watched.counts
         self._decision = decision
-        self._limit = decision.limit
+        self.kept = decision.limit
         if before is not None and before.limit != decision.limit:
             self._on_change(before, decision)
         return decision
@@ -266,7 +268,7 @@ class Governor:
             if boundary > now:
                 break
             policy.advance(boundary, self._signals(boundary, self._measure(boundary)))
-            boundary = self.window.slice_end(boundary)
+            boundary = self.window.end_of_slice(boundary)
         return policy
 
     # Signals

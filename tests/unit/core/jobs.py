@@ -40,6 +40,7 @@ class ScriptedLimit:
         self.value = value
         self.rises_at = rises_at
         self.asked = 0
+        self.fresh, self.kept, self.kept_until = False, 0, -math.inf  # it keeps nothing
 
     def limit(self, now: float) -> int:
         self.asked += 1

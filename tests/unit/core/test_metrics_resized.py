@@ -20,7 +20,7 @@ def test_the_same_length_changes_nothing() -> None:
 
     assert same.read(14.3) == metrics.read(14.3)
     assert same.next_change() == metrics.next_change()
-    assert same.slice_end(14.3) == metrics.slice_end(14.3)
+    assert same.end_of_slice(14.3) == metrics.end_of_slice(14.3)
 
 
 def test_a_shorter_window_keeps_what_still_fits() -> None:
