@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from .call import Call, Verdict
 from .events import (
     CallFinished,
     CallQueued,
@@ -23,7 +24,6 @@ from .events import (
     RejectionReason,
 )
 from .policies.base import Decision
-from .slot import Call, Verdict
 
 __all__ = ["Listener", "Listeners"]
 
@@ -75,7 +75,7 @@ class Listeners:
         """The call has a slot."""
         if self.callbacks:
             at = call.started_at
-            self._queue.append(CallStarted(at, call.kind, call.label, max(0.0, at - call.submitted)))
+            self._queue.append(CallStarted(at, call.kind, call.label, call.waited(at)))
 
     def finished(self, call: Call, outcome: Outcome, now: float) -> None:
         """The call has ended, or has left the queue (then `started_at` is when)."""
@@ -83,7 +83,8 @@ class Listeners:
             return
         slot = None if call.extras is None else call.extras.slot
         first = None if slot is None or slot.first_token_at is None else slot.first_token_at - call.submitted
-        waited, ran = max(0.0, call.started_at - call.submitted), max(0.0, now - call.started_at)
+        waited = call.waited(now)
+        ran = max(0.0, now - call.started_at)
         tokens = 0 if slot is None else slot.token_count
         self._queue.append(CallFinished(now, call.kind, call.label, outcome, waited, ran, first, tokens))
 
