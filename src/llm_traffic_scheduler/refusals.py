@@ -47,7 +47,7 @@ def turned_away(home: Dispatcher, call: Call, now: float) -> Rejected:
     """Count a call that could not even wait; returns what to raise."""
     call.started_at = now
     bound = home.admission.bound(call.interactive)
-    full = bound is not None and _queued(home, call) >= bound and call.deadline > now
+    full = bound is not None and _queued(home, call) >= bound and call.nesting is None
     verdict = Verdict.FULL if full else Verdict.TIMEOUT
     error = refusal(home, call, verdict)  # before a listener can change the numbers
     _count(home, call, verdict, now)
