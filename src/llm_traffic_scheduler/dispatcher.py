@@ -11,6 +11,7 @@ import contextlib
 import sys
 from asyncio import current_task
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from threading import get_ident
 from typing import Final
 
@@ -75,6 +76,8 @@ class Dispatcher:
         self._rates = DrainRate(settings.window, self.clock(), self._ended())
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        # A timer would keep, and run in, the context of whichever call happened to arm it.
+        self._context = Context()
         self._idle_waiters: list[asyncio.Future[None]] = []
         self.attentive = False
         self.look_after()
@@ -232,7 +235,7 @@ class Dispatcher:
         assert self.loop is not None
         # A closed loop refuses; then the scheduler counts the call as cancelled when it moves to the next one.
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.reap, call)
+            self.loop.call_soon_threadsafe(self.reap, call, context=self._context)
 
     def enter_slice(self, now: float) -> None:
         self.governor.roll(now)
@@ -278,7 +281,7 @@ class Dispatcher:
             self.disarm()
             assert self.loop is not None
             self._due = min(due, now + _LONGEST_SLEEP)
-            self._timer = self.loop.call_at(self._due, self._tick)
+            self._timer = self.loop.call_at(self._due, self._tick, context=self._context)
 
     def _ended(self) -> tuple[int, int]:
         return self._interactive_tally.started(0), self._batch_tally.started(0)
