@@ -91,11 +91,13 @@ class PriorityQueue(Generic[ItemT]):
         run, dead = self._run, self._dead
         if run and run[0][1] == number:
             run.popleft()
-            while dead and run and run[0][1] in dead:
+            if not dead:
+                return
+            while run and run[0][1] in self._dead:
                 self._bury(run.popleft())
         else:
             dead.add(number)
-            self._tidy(len(run) + len(self._heap))
+        self._tidy(len(run) + len(self._heap))
 
     def in_run(self) -> Iterator[ItemT]:
         """The items that joined the run and are still there, in the order in which they joined."""
