@@ -70,7 +70,7 @@ class Stage:
     @property
     def virtual(self) -> bool:
         """Time stands still until everything waits: two things may happen at the same instant."""
-        return self.loop != "uvloop"
+        return self.loop not in ("uvloop", "real")
 
     def seconds(self, seconds: float) -> float:
         """A duration of the scenario, as long as this loop lets it be."""

@@ -283,10 +283,10 @@ async def test_b06_a_caller_that_submits_for_ever_ends_when_it_is_cancelled(
 async def test_b07_calls_whose_timeouts_beat_with_their_arrivals_all_settle(stage: Stage, run: Door) -> None:
     """The item had been taken out of the queue when the timeout reached the consumer, and vanished."""
     scheduler = stage.scheduler()
-    beat = stage.seconds(0.010)
+    beat, count = stage.seconds(0.010), stage.share(2_000)
     tasks = []
 
-    for number in range(2_000):
+    for number in range(count):
         tasks.append(start(run(scheduler, KINDS[number % 2], asyncio.sleep, 2.5 * beat, queue_timeout=beat)))
         await asyncio.sleep(beat)
         if number % 40 == 39:  # fifty times
@@ -297,8 +297,8 @@ async def test_b07_calls_whose_timeouts_beat_with_their_arrivals_all_settle(stag
             scheduler.resume("batch")
     await asyncio.wait(tasks)
 
-    assert scheduler.endings.total() == 2_000
-    least = 200 if stage.virtual else 1
+    assert scheduler.endings.total() == count
+    least = count / 10 if stage.virtual else 0
     assert scheduler.endings["completed"] > least
     assert scheduler.endings["rejected"] > least
 
