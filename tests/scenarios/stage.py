@@ -159,7 +159,8 @@ async def _check_room(scheduler: Counted) -> None:
     room = scheduler.snapshot().batch_limit
     crowd = [hold(scheduler, "batch", queue_timeout=None, run_timeout=None) for _ in range(room + 1)]
     await settle()
-    assert sum(held.started for held in crowd) == room
+    # In real time samples may leave the window meanwhile, and the limit rises.
+    assert room <= sum(held.started for held in crowd) <= scheduler.snapshot().batch_limit
     for held in crowd:
         held.release()
     await asyncio.gather(*(held.task for held in crowd))
