@@ -11,6 +11,7 @@ import contextlib
 import sys
 from asyncio import current_task
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from threading import get_ident
 from typing import Final
 
@@ -75,6 +76,8 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._idle_waiters = IdleWaiters()
+        # A timer would keep, and run in, the context of whichever call happened to arm it.
+        self._context = Context()
         self.attentive = False
         self.look_after()
 
@@ -266,7 +269,7 @@ class Dispatcher:
         assert self.loop is not None
         # A closed loop refuses; then the scheduler counts the call as cancelled when it moves to the next one.
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.reap, call)
+            self.loop.call_soon_threadsafe(self.reap, call, context=self._context)
 
     def enter_slice(self, now: float) -> None:
         self.governor.roll(now)
@@ -318,7 +321,7 @@ class Dispatcher:
             self.disarm()
             assert self.loop is not None
             self._due = min(due, now + _LONGEST_SLEEP)
-            self._timer = self.loop.call_at(self._due, self._tick)
+            self._timer = self.loop.call_at(self._due, self._tick, context=self._context)
 
     def ended(self) -> tuple[int, int]:
         """Calls that have had a slot and given it back, interactive and batch, since the scheduler was made."""

@@ -6,6 +6,7 @@ Floor: third, the lowest that imports asyncio. What is decided, and why, is on t
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from asyncio import current_task, get_running_loop
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from threading import get_ident
 from types import CoroutineType, EllipsisType, TracebackType
-from typing import Final, Self, TypeVar, TypeVarTuple, Unpack
+from typing import Final, NoReturn, Self, TypeVar, TypeVarTuple, Unpack
 
 from . import nested
 from .call import Call, active, leave, lineage
@@ -269,6 +270,8 @@ class TrafficScheduler:
         """
         if not callable(callback):
             raise SchedulerMisuse(f"add_listener() takes a function of one event, got {type(callback).__name__}")
+        if inspect.iscoroutinefunction(callback):
+            raise SchedulerMisuse("add_listener() takes a plain function, got a coroutine function: start a task in it")
         self._own_thread("add_listener")
         self._listeners.add(callback)
         self._home.look_after()
@@ -432,6 +435,12 @@ class TrafficScheduler:
                 f"{what}() from inside a slot of the same scheduler ({call.title}) would wait for itself: "
                 f"call it from a task that was started outside"
             )
+
+    def __reduce__(self) -> NoReturn:
+        raise SchedulerMisuse(
+            f"scheduler {self.name!r} belongs to this process and cannot be pickled or copied: "
+            "make one in each process, for example at import time"
+        )
 
     def check(self) -> None:
         """Assert every invariant; for tests."""
