@@ -79,7 +79,16 @@ FRONT_DOOR = [
     "TrafficSnapshot",
     "current_slot",
 ]
-TESTING_DOOR = ["VirtualTimeDeadlock", "VirtualTimeLoop", "run_virtual"]
+TESTING_DOOR = [
+    "HeldSlots",
+    "RecordedCall",
+    "Unlimited",
+    "VirtualTimeDeadlock",
+    "VirtualTimeLoop",
+    "hold",
+    "run_virtual",
+    "unlimited",
+]
 
 
 class Import(NamedTuple):
