@@ -15,6 +15,7 @@ from threading import get_ident
 from types import CoroutineType, EllipsisType, TracebackType
 from typing import Final, Self, TypeVar, TypeVarTuple, Unpack
 
+from . import threads, wrapping
 from .call_options import CallOptions, parse, refuse_unknown
 from .core.admission import RUNNING
 from .core.checks import timeout as timeout_checked
@@ -48,7 +49,8 @@ class TrafficScheduler:
     `batch_min_concurrency`; it can never hold the last slot.
 
     Constructible at import time, outside any loop; binds to the running loop at first use.
-    Threads: `snapshot`, `explain` and `calls` from any, everything else from the loop's own.
+    Threads: `snapshot`, `explain`, `calls`, `submit_from_thread` and `slot_from_thread` from any, everything else
+        from the loop's own.
 
     Args:
         max_concurrency: calls that run at a time, both kinds together; at least 2.
@@ -189,6 +191,11 @@ class TrafficScheduler:
         """
         refuse_unknown(options)
         return SlotContext(partial(self._admit, kind, options))
+
+    # Further doors, each in a room of its own.
+    wrap = wrapping.wrap
+    submit_from_thread = threads.submit_from_thread
+    slot_from_thread = threads.slot_from_thread
 
     def _admit(self, kind: Kind, options: CallOptions) -> Call:
         """Check the arguments, then let the call start or wait. A plain call pays for no check of what others bring."""
