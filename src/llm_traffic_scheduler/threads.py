@@ -291,11 +291,10 @@ class ThreadSlot(AbstractContextManager[None]):
                 raise
 
     async def _take(self) -> Call:
+        # This task ends here, so run_timeout and close() find nothing to cancel: `_give_back` finds their verdict.
         await self._scheduler.slot(self._kind, **self._options).__aenter__()  # type: ignore[arg-type]
         call = active.get()
         assert call is not None
-        # Nothing to cancel: run_timeout and close() note their verdict, and `_give_back` finds it.
-        call.task = None
         return call
 
 

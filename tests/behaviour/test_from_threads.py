@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
-import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -23,9 +21,10 @@ from llm_traffic_scheduler import (
     SchedulerClosed,
     SchedulerMisuse,
     TrafficScheduler,
+    threads,
 )
 from tests.behaviour.doors import assert_whole
-from tests.behaviour.threads import PATIENCE, background_loop, in_thread, until
+from tests.behaviour.threads import PATIENCE, background_loop, bound_scheduler
 from tests.support import account, hold, make_scheduler, noop, settle
 
 on_each_loop: Final = pytest.mark.asyncio(loop_factories=["virtual", "debug", "eager", "real", "uvloop"])
@@ -35,13 +34,6 @@ user: Final[ContextVar[str]] = ContextVar("user", default="nobody")
 
 async def ask(question: str) -> str:
     return f"{question} {user.get()}"
-
-
-async def bound_scheduler(**settings: Any) -> TrafficScheduler:
-    """A scheduler that knows the running loop."""
-    scheduler = make_scheduler(**settings)
-    await scheduler.drain()
-    return scheduler
 
 
 def through_future(scheduler: TrafficScheduler, kind: Any, **options: Any) -> None:
@@ -341,96 +333,16 @@ def test_a_finished_call_leaves_nothing_behind_that_only_the_garbage_collector_f
         gc.enable()
 
 
-@pytest.mark.parametrize("runs", [True, False], ids=["running", "waiting"])
-def test_the_end_of_asyncio_run_reaches_a_thread_whose_call_is_not_over(runs: bool) -> None:
-    answers: list[Future[BaseException | None]] = []
+async def test_a_result_that_nobody_is_there_to_take_is_undone() -> None:
+    undone: list[str] = []
+    future: threads.LoopFuture[str] = threads.LoopFuture(threads.Visit(asyncio.get_running_loop(), "default", "it"))
+    errand = threads._Errand(future, undone.append)
+    errand.send(lambda: asyncio.sleep(0, "result"))
+    while errand._task is None or not errand._task.done():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0)
 
-    async def main() -> TrafficScheduler:
-        scheduler = await bound_scheduler()
-        if not runs:
-            scheduler.pause("batch")
+    assert not future.done()
+    future.cancel()
+    await settle()
 
-        def work() -> BaseException | None:
-            try:
-                return scheduler.submit_from_thread("batch", asyncio.Event().wait).exception(PATIENCE)
-            except CancelledError as error:
-                return error
-
-        answers.append(in_thread(work))
-        await until(scheduler.calls)
-        return scheduler
-
-    scheduler = asyncio.run(main())
-
-    error = answers[0].result(PATIENCE)
-    assert isinstance(error, CancelledError)
-    assert "cancels what is left when it ends" in str(error)
-    assert account(scheduler, "batch").cancelled == 1
-
-
-@pytest.mark.parametrize("end", ["stop", "drop"])
-def test_a_loop_that_ends_without_a_word_is_noticed_by_a_waiting_thread(end: str) -> None:
-    with background_loop() as background:
-        scheduler = background.run(bound_scheduler())
-        future = scheduler.submit_from_thread("batch", asyncio.Event().wait, label="night")
-        waiter = in_thread(lambda: future.result(PATIENCE))
-        background.run(settle())
-
-        getattr(background, end)()
-
-        with pytest.raises(SchedulerMisuse, match=r"(stopped|was closed) before the batch call 'night' of thread"):
-            waiter.result(PATIENCE)
-        assert isinstance(future.exception(), SchedulerMisuse)
-
-
-def test_a_call_given_up_by_its_thread_is_cancelled_if_the_loop_goes_on() -> None:
-    with background_loop() as background:
-        scheduler = background.run(bound_scheduler())
-        future = scheduler.submit_from_thread("batch", asyncio.Event().wait)
-        background.run(settle())
-        background.stop()
-        with pytest.raises(SchedulerMisuse, match="stopped"):
-            future.result(PATIENCE)
-
-        background.go_on()
-        background.run(assert_whole(scheduler))
-
-        assert account(scheduler, "batch").cancelled == 1
-
-
-def test_a_loop_that_rests_for_a_moment_has_not_ended() -> None:
-    with background_loop() as background:
-        scheduler = background.run(bound_scheduler())
-        gate = asyncio.Event()
-        future = scheduler.submit_from_thread("batch", gate.wait)
-        for _ in range(3):
-            background.stop()
-            with pytest.raises(TimeoutError):
-                future.result(0.3)
-            background.go_on()
-        background.loop.call_soon_threadsafe(gate.set)
-
-        assert future.result(PATIENCE) is True
-
-
-def test_a_call_whose_loop_is_closed_before_it_got_there_never_warns() -> None:
-    with warnings.catch_warnings(), background_loop() as background:
-        warnings.simplefilter("error")
-        scheduler = background.run(bound_scheduler())
-        arrived, go_on = threading.Event(), threading.Event()
-
-        def last_pass() -> None:
-            background.loop.stop()
-            arrived.set()
-            go_on.wait(PATIENCE)
-
-        background.loop.call_soon_threadsafe(last_pass)
-        assert arrived.wait(PATIENCE)
-        future = scheduler.submit_from_thread("batch", ask, "too late")  # the loop still runs, for this one pass
-        go_on.set()
-        background.drop()
-
-        with pytest.raises(SchedulerMisuse, match="was closed"):
-            future.result(PATIENCE)
-        del future
-        gc.collect()
+    assert undone == ["result"]

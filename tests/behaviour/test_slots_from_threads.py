@@ -9,7 +9,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from typing import Any, Final
 
 import pytest
@@ -21,54 +21,19 @@ from llm_traffic_scheduler import (
     RunTimeout,
     SchedulerClosed,
     SchedulerMisuse,
-    TrafficScheduler,
     current_slot,
 )
 from llm_traffic_scheduler.threads import LoopFuture
 from tests.behaviour.doors import assert_whole
-from tests.behaviour.threads import PATIENCE, background_loop, in_thread, until
-from tests.support import Recorder, account, hold, make_scheduler, settle
+from tests.behaviour.threads import PATIENCE, Block, background_loop, bound_scheduler, until
+from tests.support import Recorder, account, hold, settle
 
+on_each_loop: Final = pytest.mark.asyncio(loop_factories=["virtual", "debug", "eager", "real", "uvloop"])
 # A thread that is started by hand is invisible to virtual time.
 on_real_loops: Final = pytest.mark.asyncio(loop_factories=["real", "uvloop"])
 
 
-async def bound_scheduler(**settings: Any) -> TrafficScheduler:
-    """A scheduler that knows the running loop."""
-    scheduler = make_scheduler(**settings)
-    await scheduler.drain()
-    return scheduler
-
-
-class Block:
-    """A thread that holds a slot until `leave()`, and how it ended."""
-
-    def __init__(self, scheduler: TrafficScheduler, kind: Any = "batch", **options: Any) -> None:
-        self.inside = threading.Event()
-        self.error: BaseException | None = None
-        self._go_on = threading.Event()
-        self._scheduler, self._kind, self._options = scheduler, kind, options
-        self.thread: Future[None] = in_thread(self._run)
-
-    def _run(self) -> None:
-        with self._scheduler.slot_from_thread(self._kind, **self._options):
-            self.inside.set()
-            assert self._go_on.wait(PATIENCE)
-            if self.error is not None:
-                raise self.error
-
-    def leave(self, error: BaseException | None = None) -> None:
-        """Let the block end, with `error` if there is one."""
-        self.error = error
-        self._go_on.set()
-
-    async def ended(self) -> BaseException | None:
-        """What the thread's `with` statement raised."""
-        await asyncio.wait([asyncio.wrap_future(self.thread)])
-        return self.thread.exception()
-
-
-@on_real_loops
+@on_each_loop
 @pytest.mark.parametrize("kind", ["interactive", "batch"])
 async def test_a_block_has_its_slot_from_the_first_line_to_the_last(kind: Any) -> None:
     scheduler = await bound_scheduler()
@@ -87,7 +52,7 @@ async def test_a_block_has_its_slot_from_the_first_line_to_the_last(kind: Any) -
     await assert_whole(scheduler)
 
 
-@on_real_loops
+@on_each_loop
 async def test_blocks_wait_for_each_other_and_never_exceed_the_limit() -> None:
     scheduler = await bound_scheduler(max_concurrency=4, batch_max_concurrency=2)
     running, most = 0, 0
@@ -107,7 +72,7 @@ async def test_blocks_wait_for_each_other_and_never_exceed_the_limit() -> None:
     await assert_whole(scheduler)
 
 
-@on_real_loops
+@on_each_loop
 async def test_current_slot_is_the_handle_inside_the_block_and_nothing_outside() -> None:
     scheduler = await bound_scheduler()
     recorder = Recorder(scheduler)
@@ -125,6 +90,21 @@ async def test_current_slot_is_the_handle_inside_the_block_and_nothing_outside()
     assert await asyncio.to_thread(work) == (None, ("batch", "sync", True), None)
     assert recorder.names[-1] == "CallFinished batch sync"
     assert recorder.events[-1].tokens == 7  # type: ignore[union-attr]
+
+
+@on_each_loop
+async def test_a_block_inside_another_has_a_handle_of_its_own() -> None:
+    scheduler = await bound_scheduler()
+
+    def work() -> None:
+        with scheduler.slot_from_thread("batch", label="outer"):
+            outer = current_slot()
+            with scheduler.slot_from_thread("interactive", label="inner"):
+                assert current_slot() is not outer
+            assert current_slot() is outer
+
+    await asyncio.to_thread(work)
+    await assert_whole(scheduler)
 
 
 @on_real_loops
@@ -173,7 +153,7 @@ async def test_refusals_are_raised_on_entering_and_the_block_never_runs() -> Non
     assert not any(block.inside.is_set() for block in (late, full, waiting, after))
 
 
-@on_real_loops
+@on_each_loop
 async def test_entering_on_the_loops_own_thread_is_misuse_and_takes_nothing() -> None:
     scheduler = await bound_scheduler()
 
@@ -187,7 +167,7 @@ async def test_entering_on_the_loops_own_thread_is_misuse_and_takes_nothing() ->
     assert account(scheduler, "batch").submitted == 0
 
 
-@on_real_loops
+@on_each_loop
 async def test_a_block_is_entered_once_and_left_once() -> None:
     scheduler = await bound_scheduler()
 
@@ -302,116 +282,6 @@ async def test_close_lets_a_block_end() -> None:
 
     assert await block.ended() is None
     assert (await closing).finished == 1
-
-
-def test_the_end_of_asyncio_run_reaches_a_thread_that_waits_for_a_slot() -> None:
-    blocks: list[Block] = []
-
-    async def main() -> TrafficScheduler:
-        scheduler = await bound_scheduler()
-        scheduler.pause("batch")
-        blocks.append(Block(scheduler))
-        await until(scheduler.calls)
-        return scheduler
-
-    scheduler = asyncio.run(main())
-
-    with pytest.raises(SchedulerMisuse, match=r"cancelled its tasks before the batch call of thread 'worker' was over"):
-        blocks[0].thread.result(PATIENCE)
-    assert account(scheduler, "batch").cancelled == 1
-
-
-def test_asyncio_run_ends_although_its_executor_has_a_thread_that_waits_for_a_slot() -> None:
-    async def main() -> None:
-        scheduler = await bound_scheduler()
-        scheduler.pause("batch")
-
-        def work() -> None:
-            with scheduler.slot_from_thread("batch"):
-                pytest.fail("the block ran")
-
-        job = asyncio.get_running_loop().run_in_executor(None, work)
-        await until(scheduler.calls)
-        assert not job.done()
-
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.to_thread(asyncio.run, main())
-
-    asyncio.run(bounded())
-
-
-@pytest.mark.parametrize("error", [None, ValueError("own")], ids=repr)
-def test_a_thread_that_outlives_asyncio_run_in_its_block_is_told_unless_it_has_an_error_of_its_own(
-    error: Exception | None,
-) -> None:
-    blocks: list[Block] = []
-
-    async def main() -> None:
-        scheduler = await bound_scheduler()
-        blocks.append(Block(scheduler))
-        await asyncio.to_thread(blocks[0].inside.wait, PATIENCE)
-
-    asyncio.run(main())
-    blocks[0].leave(error)
-
-    with pytest.raises(
-        SchedulerMisuse if error is None else ValueError, match="was closed" if error is None else "own"
-    ):
-        blocks[0].thread.result(PATIENCE)
-
-
-@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "holding"])
-@pytest.mark.parametrize("end", ["stop", "drop"])
-def test_a_loop_that_ends_without_a_word_never_leaves_a_thread_hanging(end: str, waits: bool) -> None:
-    with background_loop() as background:
-        scheduler = background.run(bound_scheduler())
-        if waits:
-            background.loop.call_soon_threadsafe(scheduler.pause, "batch")
-        block = Block(scheduler)
-        background.run(until(lambda: scheduler.calls() if waits else block.inside.is_set()))
-
-        getattr(background, end)()
-        block.leave()
-
-        with pytest.raises(SchedulerMisuse, match=r"(stopped|was closed) before the batch call of thread 'worker'"):
-            block.thread.result(PATIENCE)
-        assert block.inside.is_set() is not waits
-
-
-@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "holding"])
-def test_a_block_given_up_by_its_thread_gives_its_slot_back_if_the_loop_goes_on(waits: bool) -> None:
-    with background_loop() as background:
-        scheduler = background.run(bound_scheduler())
-        if waits:
-            background.loop.call_soon_threadsafe(scheduler.pause, "batch")
-        block = Block(scheduler)
-        background.run(until(lambda: scheduler.calls() if waits else block.inside.is_set()))
-        background.stop()
-        block.leave()
-        with pytest.raises(SchedulerMisuse):
-            block.thread.result(PATIENCE)
-
-        background.go_on()
-
-        background.loop.call_soon_threadsafe(scheduler.resume, "batch")
-        background.run(assert_whole(scheduler))
-
-
-def test_a_slot_of_a_loop_that_is_gone_does_not_count_on_the_next_one() -> None:
-    with background_loop() as background:
-        scheduler = background.run(bound_scheduler())
-        block = Block(scheduler)
-        assert block.inside.wait(PATIENCE)
-        background.drop()
-
-        asyncio.run(scheduler.drain())
-        asyncio.run(assert_whole(scheduler))
-        block.leave()
-
-        with pytest.raises(SchedulerMisuse, match="was closed"):
-            block.thread.result(PATIENCE)
-        asyncio.run(assert_whole(scheduler))
 
 
 @on_real_loops

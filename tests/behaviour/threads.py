@@ -9,7 +9,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-__all__ = ["PATIENCE", "Background", "background_loop", "in_thread", "until"]
+from llm_traffic_scheduler import TrafficScheduler
+from tests.support import make_scheduler
+
+__all__ = ["PATIENCE", "Background", "Block", "background_loop", "bound_scheduler", "in_thread", "until"]
 
 # Seconds of real time after which a test gives up, never how long it takes.
 PATIENCE: Final = 20.0
@@ -36,6 +39,40 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
+
+
+async def bound_scheduler(**settings: Any) -> TrafficScheduler:
+    """A scheduler that knows the running loop."""
+    scheduler = make_scheduler(**settings)
+    await scheduler.drain()
+    return scheduler
+
+
+class Block:
+    """A thread that holds a slot until `leave()`, and how it ended."""
+
+    def __init__(self, scheduler: TrafficScheduler, kind: Any = "batch", **options: Any) -> None:
+        self.inside = threading.Event()
+        self.error: BaseException | None = None
+        self._go_on = threading.Event()
+        self._scheduler, self._kind, self._options = scheduler, kind, options
+        self.thread: Future[None] = in_thread(self._run)
+
+    def _run(self) -> None:
+        with self._scheduler.slot_from_thread(self._kind, **self._options):
+            self.inside.set()
+            assert self._go_on.wait(PATIENCE)
+            if self.error is not None:
+                raise self.error
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Let the block end, with `error` if there is one."""
+        self.error = error
+        self._go_on.set()
+
+    async def ended(self) -> BaseException | None:
+        """What the thread's `with` statement raised."""
+        return await asyncio.to_thread(self.thread.exception, PATIENCE)
 
 
 class Background:
