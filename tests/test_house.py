@@ -82,7 +82,16 @@ FRONT_DOOR = [
     "current_slot",
     "traffic",
 ]
-TESTING_DOOR = ["VirtualTimeDeadlock", "VirtualTimeLoop", "run_virtual"]
+TESTING_DOOR = [
+    "HeldSlots",
+    "RecordedCall",
+    "Unlimited",
+    "VirtualTimeDeadlock",
+    "VirtualTimeLoop",
+    "hold",
+    "run_virtual",
+    "unlimited",
+]
 
 
 class Import(NamedTuple):

@@ -11,8 +11,9 @@ from typing import TypedDict
 from .call import Call, Extras, Scope
 from .core.checks import number, text_or_none, timeout
 from .settings import Settings
+from .work import Kind, kind_name
 
-__all__ = ["CallOptions", "parse", "refuse_unknown"]
+__all__ = ["CallOptions", "check_options", "parse", "refuse_unknown"]
 
 
 class CallOptions(TypedDict, total=False):
@@ -64,3 +65,10 @@ def refuse_unknown(options: CallOptions) -> None:
             f"unknown option {unknown[0]!r}: a call takes {', '.join(CallOptions.__annotations__)}; "
             "for keyword arguments of the function itself write a lambda"
         )
+
+
+def check_options(kind: Kind | None, options: CallOptions, defaults: Settings) -> None:
+    """Refuse what `submit` would refuse, before there is a call; None is the kind in force when there is one."""
+    call = Call()
+    call.interactive = kind is None or kind_name(kind) == "interactive"
+    parse(call, options, defaults, None)

@@ -12,28 +12,27 @@ from asyncio import current_task, get_running_loop
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from threading import get_ident
 from types import CoroutineType, EllipsisType, TracebackType
-from typing import Final, NoReturn, Self, TypeVar, TypeVarTuple, Unpack
+from typing import Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import nested
-from .call import Call, active, leave, lineage
+from . import nested, threads, wrapping
+from .call import Call, active, leave
 from .call_options import CallOptions, parse, refuse_unknown
 from .circles import watch_for_circles
-from .core.admission import GONE, RUNNING
+from .core.admission import RUNNING
 from .core.checks import timeout as timeout_checked
-from .dispatcher import LOOKUP_IS_DEAR, Dispatcher
+from .dispatcher import LOOKUP_IS_DEAR
 from .errors import ConfigError, SchedulerClosed, SchedulerMisuse
 from .explain import explain
-from .forks import survive_forks
-from .listeners import Listener, Listeners
+from .listeners import Listener
+from .loop_bound import LoopBound
 from .policies.base import LimitPolicy
 from .refusals import refusal
 from .settings import Changes, Settings
 from .shutdown import ALL_KINDS, Shutdown
 from .slot import Slot
 from .slot_context import SlotContext
-from .snapshot import CallInfo, CloseReport, SchedulerSnapshot, Tally
+from .snapshot import CallInfo, CloseReport, SchedulerSnapshot
 from .traffic import kind_in_force, living, options_in_force
 from .views import call_infos, take_snapshot
 from .work import Kind, check_awaitable, kind_name, not_a_function
@@ -46,7 +45,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class TrafficScheduler:
+class TrafficScheduler(LoopBound):
     """Runs LLM calls of two kinds on one backend, so that nobody who waits stands behind batch work.
 
     At most `max_concurrency` calls run at a time. A free slot goes to interactive work first. Batch
@@ -54,7 +53,8 @@ class TrafficScheduler:
     `batch_min_concurrency`; it can never hold the last slot.
 
     Constructible at import time, outside any loop; binds to the running loop at first use.
-    Threads: `snapshot`, `explain` and `calls` from any, everything else from the loop's own.
+    Threads: `snapshot`, `explain`, `calls`, `submit_from_thread` and `slot_from_thread` from any, everything else
+        from the loop's own.
 
     Args:
         max_concurrency: calls that run at a time, both kinds together; at least 2.
@@ -99,7 +99,7 @@ class TrafficScheduler:
     ) -> None:
         if not isinstance(name, str):
             raise ConfigError(f"name must be a string, got {name!r}")
-        self._settings = Settings(
+        settings = Settings(
             max_concurrency=max_concurrency,
             batch_max_concurrency=batch_max_concurrency,
             batch_min_concurrency=batch_min_concurrency,
@@ -117,14 +117,9 @@ class TrafficScheduler:
             batch_starvation_timeout=batch_starvation_timeout,
             close_timeout=close_timeout,
         )
-        self.name = name
-        self._tallies = {"interactive": Tally(), "batch": Tally()}
-        self._listeners = Listeners(name)
-        self._never_plain = self._settings.bounds_waits_or_runs
-        self._policy = self._settings.make_policy()
+        self._never_plain = settings.bounds_waits_or_runs
         self._shutdown: Shutdown | None = None
-        self._home = self._new_home(None)
-        survive_forks(self)
+        super().__init__(name, settings)
 
     # Running work
 
@@ -194,6 +189,11 @@ class TrafficScheduler:
         """
         refuse_unknown(options)
         return SlotContext(partial(self._admit, kind, options))
+
+    # Further doors, each in a room of its own.
+    wrap = wrapping.wrap
+    submit_from_thread = threads.submit_from_thread
+    slot_from_thread = threads.slot_from_thread
 
     def _admit(self, kind: Kind | None, options: CallOptions) -> Call:
         """Check the arguments, then let the call start or wait. A plain call pays for no check of what others bring."""
@@ -382,65 +382,6 @@ class TrafficScheduler:
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
-
-    # Loops and processes
-
-    def _on(self, loop: asyncio.AbstractEventLoop) -> Dispatcher:
-        """The dispatcher for `loop`; a new one if the scheduler lived on another loop that has gone."""
-        home = self._home
-        if loop is home.loop:
-            home.thread = get_ident()
-            return home
-        if home.loop is not None:
-            if home.loop.is_running() and not home.admission.idle:
-                raise SchedulerMisuse(
-                    f"scheduler {self.name!r} is in use on another running event loop: make one scheduler per loop, "
-                    "or submit from that loop's thread"
-                )
-            home.abandon(wake=not home.loop.is_closed())
-        self._home = self._new_home(loop)
-        return self._home
-
-    def _new_home(self, loop: asyncio.AbstractEventLoop | None) -> Dispatcher:
-        paused = self._home.admission.paused if hasattr(self, "_home") else frozenset()
-        try:
-            if callable(reset := getattr(self._policy, "reset", None)):
-                reset()
-        except Exception as error:
-            self._listeners.policy_fault(error)
-        home = Dispatcher(loop, self._settings, self._policy, self._tallies, self._listeners)
-        home.admission.set_paused(paused, home.clock())
-        return home
-
-    def after_fork(self) -> None:
-        """Start afresh in a forked child; called by the interpreter."""
-        self._home.abandon(wake=False)
-        self._home = self._new_home(None)
-
-    def _own_thread(self, what: str) -> None:
-        loop = self._home.loop
-        if loop is not None and loop.is_closed():
-            self._home.abandon(wake=False)
-            self._home = self._new_home(None)
-        elif loop is not None and loop.is_running() and asyncio._get_running_loop() is not loop:
-            raise SchedulerMisuse(
-                f"{what}() was called outside the thread of the scheduler's event loop: "
-                f"write loop.call_soon_threadsafe(lambda: scheduler.{what}(...))"
-            )
-
-    def _outside_a_slot(self, what: str) -> None:
-        inside = (node for node in lineage(active.get()) if isinstance(node, Call))
-        if call := next((call for call in inside if call.home is self._home and call.state != GONE), None):
-            raise SchedulerMisuse(
-                f"{what}() from inside a slot of the same scheduler ({call.title}) would wait for itself: "
-                f"call it from a task that was started outside"
-            )
-
-    def __reduce__(self) -> NoReturn:
-        raise SchedulerMisuse(
-            f"scheduler {self.name!r} belongs to this process and cannot be pickled or copied: "
-            "make one in each process, for example at import time"
-        )
 
     def check(self) -> None:
         """Assert every invariant; for tests."""

@@ -134,16 +134,15 @@ async def test_a_listener_runs_in_a_context_that_belongs_to_no_call(run: Door) -
         user.set("listener")
 
     async def steer() -> None:
-        scheduler.pause("batch")
-        waiters.append(start(run(scheduler, "batch", who)))
-        await settle()
         scheduler.resume("batch")
 
-    waiters: list[asyncio.Task[str]] = []
     user.set("test")
     scheduler.add_listener(listener)
+    scheduler.pause("batch")
+    waiter = start(run(scheduler, "batch", who))
+    await settle()
     await run(scheduler, "interactive", steer)
-    answer = await waiters[0]
+    answer = await waiter
 
     assert len(seen) == 5
     assert {slot for _, slot in seen} == {None}
@@ -160,10 +159,17 @@ async def test_a_task_started_by_a_listener_is_no_part_of_the_call_that_happened
         if isinstance(event, CallStarted) and event.kind == "batch":
             tasks.append(start(scheduler.close()))
 
+    async def steer() -> None:
+        scheduler.resume("batch")
+
     scheduler.add_listener(listener)
-    await run(scheduler, "interactive", run, scheduler, "batch", settle)
+    scheduler.pause("batch")
+    waiter = start(run(scheduler, "batch", settle))
+    await settle()
+    await run(scheduler, "interactive", steer)
 
     assert await tasks[0] == CloseReport(finished=2)
+    await waiter
 
 
 async def test_what_the_timer_decides_is_decided_in_no_calls_context() -> None:

@@ -199,3 +199,27 @@ def test_a_scheduler_that_was_collected_before_the_fork_is_no_trouble() -> None:
     )
 
     assert answer == 2
+
+
+def test_a_thread_of_a_forked_child_never_waits_for_the_parents_loop() -> None:
+    answer = _answers(
+        """
+        async def main():
+            await scheduler.drain()
+            future = scheduler.submit_from_thread("batch", asyncio.sleep, 60, label="night")
+
+            def wait():
+                try:
+                    return future.result(20)
+                except Exception as error:
+                    return f"{type(error).__name__}: {error}"
+
+            answer = await asyncio.to_thread(in_child, wait)
+            future.cancel()
+            return answer
+
+        print(json.dumps(asyncio.run(main())))
+        """
+    )
+
+    assert answer.startswith("SchedulerMisuse: the event loop of scheduler 'shared' was closed before the batch call")

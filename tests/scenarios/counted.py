@@ -24,6 +24,7 @@ from llm_traffic_scheduler import (
     SchedulerMisuse,
     Slot,
     TrafficScheduler,
+    current_slot,
 )
 from llm_traffic_scheduler.call_options import CallOptions
 
@@ -55,7 +56,7 @@ class Counted(TrafficScheduler):
         self.endings: Counter[str] = Counter()
 
     async def submit(
-        self, kind: Kind, coro_fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[CallOptions]
+        self, kind: Kind | None, coro_fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[CallOptions]
     ) -> T:
         entry = _Entry(self, kind)
         try:
@@ -67,7 +68,7 @@ class Counted(TrafficScheduler):
         entry.settle(None)
         return result
 
-    def slot(self, kind: Kind, /, **options: Unpack[CallOptions]) -> AbstractAsyncContextManager[Slot]:
+    def slot(self, kind: Kind | None = None, /, **options: Unpack[CallOptions]) -> AbstractAsyncContextManager[Slot]:
         return _CountedSlot(self, kind, super().slot(kind, **options))
 
     def configure(self, **changes: Any) -> None:
@@ -80,9 +81,10 @@ class Counted(TrafficScheduler):
         return self._shutdown is not None
 
     @contextmanager
-    def presence(self, kind: Kind) -> Iterator[None]:
+    def presence(self, kind: Kind | None) -> Iterator[None]:
         """One job more is inside."""
-        name = str(kind)
+        slot = current_slot()
+        name = str(kind) if slot is None else slot.kind
         self.inside[name] += 1
         self.most = max(self.most, sum(self.inside.values()))
         self.most_batch = max(self.most_batch, self.inside["batch"])
@@ -112,7 +114,7 @@ class Counted(TrafficScheduler):
 class _Entry:
     """One call: begun at most once, settled exactly once."""
 
-    def __init__(self, scheduler: Counted, kind: Kind) -> None:
+    def __init__(self, scheduler: Counted, kind: Kind | None) -> None:
         self._scheduler = scheduler
         self._kind = kind
         self._late = scheduler.closed
@@ -163,7 +165,7 @@ class _Entry:
 class _CountedSlot:
     """`slot()`, counted."""
 
-    def __init__(self, scheduler: Counted, kind: Kind, slot: AbstractAsyncContextManager[Slot]) -> None:
+    def __init__(self, scheduler: Counted, kind: Kind | None, slot: AbstractAsyncContextManager[Slot]) -> None:
         self._scheduler, self._kind, self._slot = scheduler, kind, slot
 
     async def __aenter__(self) -> Slot:

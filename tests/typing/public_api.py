@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import Literal, assert_never, assert_type
 
@@ -38,7 +39,7 @@ from llm_traffic_scheduler import (
     TrafficSnapshot,
     current_slot,
 )
-from llm_traffic_scheduler.testing import VirtualTimeLoop, run_virtual
+from llm_traffic_scheduler.testing import HeldSlots, RecordedCall, VirtualTimeLoop, hold, run_virtual, unlimited
 
 scheduler = TrafficScheduler(max_concurrency=8, interactive_p95_threshold=0.5)
 
@@ -127,6 +128,53 @@ async def a_slot_is_what_the_block_gets() -> None:
         pass
     async with scheduler.slot("batch", weight=2):  # type: ignore[call-arg]
         pass
+
+
+def threads_get_a_future_of_what_the_function_returns() -> None:
+    assert_type(scheduler.submit_from_thread("interactive", ask, "why?"), Future[list[str]])
+    assert_type(scheduler.submit_from_thread("batch", ping, label="ping", run_timeout=3).result(5), None)
+    assert_type(scheduler.submit_from_thread("batch", later, 3), Future[bytes])
+    assert_type(scheduler.slot_from_thread("batch", priority=2), AbstractContextManager[None])
+    with scheduler.slot_from_thread("interactive", queue_timeout=3) as nothing:
+        assert_type(nothing, None)
+
+    scheduler.submit_from_thread("interactive", ask, 3)  # type: ignore[arg-type]
+    scheduler.submit_from_thread("interactive", blocking, "why?")  # type: ignore[arg-type]
+    scheduler.submit_from_thread("urgent", ping)  # type: ignore[arg-type]
+    scheduler.submit_from_thread("interactive", ping, weight=2)  # type: ignore[call-arg]
+    scheduler.slot_from_thread("batch", weight=2)  # type: ignore[call-arg]
+
+
+@scheduler.wrap("batch", priority=3, label="wrapped")
+async def wrapped(question: str, *, words: int = 3) -> list[str]:
+    return [question] * words
+
+
+class WrappedClient:
+    @scheduler.wrap("interactive")
+    async def complete(self, prompt: str, tokens: int = 3) -> tuple[str, int]:
+        return prompt, tokens
+
+    @staticmethod
+    @scheduler.wrap()
+    async def static(prompt: str) -> bytes:
+        return prompt.encode()
+
+
+async def a_wrapped_function_has_the_types_of_the_function() -> None:
+    assert_type(await wrapped("why?"), list[str])
+    assert_type(await wrapped(question="why?", words=4), list[str])
+    assert_type(await WrappedClient().complete("why?", tokens=4), tuple[str, int])
+    assert_type(await WrappedClient.static("why?"), bytes)
+    assert_type(await scheduler.submit("batch", wrapped, "why?"), list[str])
+
+    await wrapped(3)  # type: ignore[arg-type]
+    await wrapped("why?", 4)  # type: ignore[call-arg]
+    await WrappedClient().complete()  # type: ignore[call-arg]
+    scheduler.wrap("batch")(blocking)  # type: ignore[arg-type]
+    scheduler.wrap("batch")(later)  # type: ignore[arg-type]
+    scheduler.wrap("urgent")  # type: ignore[arg-type]
+    scheduler.wrap("batch", weight=2)  # type: ignore[call-arg]
 
 
 def a_snapshot_is_whole_and_cannot_be_changed() -> None:
@@ -275,3 +323,22 @@ def errors_carry_their_numbers(error: Rejected, full: QueueFull, late: QueueTime
 def virtual_time_returns_what_the_main_coroutine_does() -> None:
     assert_type(run_virtual(ask("why?")), list[str])
     assert_type(VirtualTimeLoop().time(), float)
+
+
+async def doubles_have_the_types_of_the_real_thing() -> None:
+    with hold(scheduler, 2) as held:
+        assert_type(held, HeldSlots)
+    double = unlimited()
+    assert_type(double.calls, list[RecordedCall])
+    assert_type(await double.submit("batch", ask, "why?"), list[str])
+    assert_type(await double.submit(None, ask, "why?", 0.7, label="a"), list[str])
+    async with double.slot() as slot:
+        assert_type(slot, Slot)
+
+    @double.wrap()
+    async def question(text: str) -> bytes:
+        return text.encode()
+
+    assert_type(await question(text="why?"), bytes)
+    await double.submit("batch", ask, 3)  # type: ignore[arg-type]
+    await question(3)  # type: ignore[arg-type]

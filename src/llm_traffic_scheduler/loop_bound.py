@@ -1,0 +1,91 @@
+"""Which event loop a scheduler lives on, and how it moves to another, or to a forked process.
+
+Floor: third.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from threading import get_ident
+from typing import NoReturn
+
+from .call import Call, active, lineage
+from .core.admission import GONE
+from .dispatcher import Dispatcher
+from .errors import SchedulerMisuse
+from .forks import survive_forks
+from .listeners import Listeners
+from .settings import Settings
+from .snapshot import Tally
+
+__all__ = ["LoopBound"]
+
+
+class LoopBound:
+    """What of a scheduler stays when its loop goes: name, settings, policy, totals, listeners. The rest is its home."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self._settings = settings
+        self._tallies = {"interactive": Tally(), "batch": Tally()}
+        self._listeners = Listeners(name)
+        self._policy = settings.make_policy()
+        self._home = self._new_home(None)
+        survive_forks(self)
+
+    def _on(self, loop: asyncio.AbstractEventLoop) -> Dispatcher:
+        """The dispatcher for `loop`; a new one if the scheduler lived on another loop that has gone."""
+        home = self._home
+        if loop is home.loop:
+            home.thread = get_ident()
+            return home
+        if home.loop is not None:
+            if home.loop.is_running() and not home.admission.idle:
+                raise SchedulerMisuse(
+                    f"scheduler {self.name!r} is in use on another running event loop: make one scheduler per loop, "
+                    "or submit from that loop's thread"
+                )
+            home.abandon(wake=not home.loop.is_closed())
+        self._home = self._new_home(loop)
+        return self._home
+
+    def _new_home(self, loop: asyncio.AbstractEventLoop | None) -> Dispatcher:
+        paused = self._home.admission.paused if hasattr(self, "_home") else frozenset()
+        try:
+            if callable(reset := getattr(self._policy, "reset", None)):
+                reset()
+        except Exception as error:
+            self._listeners.policy_fault(error)
+        home = Dispatcher(loop, self._settings, self._policy, self._tallies, self._listeners)
+        home.admission.set_paused(paused, home.clock())
+        return home
+
+    def after_fork(self) -> None:
+        """Start afresh in a forked child; called by the interpreter."""
+        self._home.abandon(wake=False)
+        self._home = self._new_home(None)
+
+    def _own_thread(self, what: str) -> None:
+        loop = self._home.loop
+        if loop is not None and loop.is_closed():
+            self._home.abandon(wake=False)
+            self._home = self._new_home(None)
+        elif loop is not None and loop.is_running() and asyncio._get_running_loop() is not loop:
+            raise SchedulerMisuse(
+                f"{what}() was called outside the thread of the scheduler's event loop: "
+                f"write loop.call_soon_threadsafe(lambda: scheduler.{what}(...))"
+            )
+
+    def _outside_a_slot(self, what: str) -> None:
+        inside = (node for node in lineage(active.get()) if isinstance(node, Call))
+        if call := next((call for call in inside if call.home is self._home and call.state != GONE), None):
+            raise SchedulerMisuse(
+                f"{what}() from inside a slot of the same scheduler ({call.title}) would wait for itself: "
+                f"call it from a task that was started outside"
+            )
+
+    def __reduce__(self) -> NoReturn:
+        raise SchedulerMisuse(
+            f"scheduler {self.name!r} belongs to this process and cannot be pickled or copied: "
+            "make one in each process, for example at import time"
+        )

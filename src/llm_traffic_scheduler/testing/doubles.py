@@ -1,0 +1,202 @@
+"""Schedulers in the state that a test wants: with full slots, or without any limit.
+
+Floor: beside the front door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context
+from dataclasses import dataclass
+from functools import partial, update_wrapper, wraps
+from types import TracebackType
+from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
+
+from llm_traffic_scheduler import ConfigError, Kind, SchedulerMisuse, Slot, TrafficScheduler
+
+__all__ = ["HeldSlots", "RecordedCall", "Unlimited", "hold", "unlimited"]
+
+_PLENTY: Final = 2**31
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+def hold(scheduler: TrafficScheduler, n: int = 1) -> HeldSlots:
+    """Fill `n` slots at once, as `n` interactive calls would, and keep them until `release()`.
+
+    The window of interactive traffic does not see them; totals, events and `calls()` do. For code that runs on the
+    scheduler's loop; nothing is awaited, so whatever the test submits next finds the slots taken.
+
+        with hold(scheduler, 2):
+            waiting = asyncio.create_task(client.ask("why?"))
+            ...
+
+    Raises:
+        SchedulerMisuse: fewer than `n` slots are free, "interactive" is paused, or no loop runs; nothing was taken.
+        SchedulerClosed: the scheduler is closed.
+    """
+    if type(n) is not int or n < 1:
+        raise ConfigError(f"n must be a whole number of at least 1, got {n!r}")
+    try:
+        scheduler._on(asyncio.get_running_loop())
+    except RuntimeError as error:
+        if isinstance(error, SchedulerMisuse):
+            raise
+        raise SchedulerMisuse("hold() needs the scheduler's event loop running: call it inside `async def`") from None
+    now = scheduler.snapshot()
+    free = max(0, now.max_concurrency - now.running)
+    if free < n or "interactive" in now.paused:
+        paused = ', and "interactive" is paused' if "interactive" in now.paused else ""
+        raise SchedulerMisuse(
+            f"hold() was asked for {n} slots, {free} of {now.max_concurrency} are free{paused}: "
+            "ask for fewer, or release what holds them first"
+        )
+    held = HeldSlots()
+    try:
+        for _ in range(n):
+            held._take(scheduler)
+    except BaseException:
+        held.release()
+        raise
+    return held
+
+
+class HeldSlots:
+    """Slots taken by `hold`. As a context manager it releases them at the end of the block.
+
+    Threads: the loop's only. close() cannot cancel what no task holds, and reports it as abandoned.
+    """
+
+    def __init__(self) -> None:
+        self._slots: list[tuple[Context, AbstractAsyncContextManager[Slot]]] = []
+
+    def _take(self, scheduler: TrafficScheduler) -> None:
+        # A context of its own, so that the test's own calls are not inside this slot, and this slot inside none.
+        context = Context()
+        slot = scheduler.slot("interactive", observe=False, queue_timeout=0, run_timeout=math.inf, label="hold()")
+        handle = context.run(_at_once, slot.__aenter__())
+        # The slot belongs to no task: close() must not cancel the test.
+        handle._call.task = None
+        self._slots.append((context, slot))
+
+    def release(self) -> None:
+        """Give the slots back, once; what waits for them starts at once."""
+        while self._slots:
+            context, slot = self._slots.pop()
+            context.run(_at_once, slot.__aexit__(None, None, None))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<HeldSlots {len(self._slots)}>"
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise SchedulerMisuse("hold() would have to wait for its slots: ask when nothing else waits for one")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """What a call of an `unlimited()` scheduler said about itself. A kind that was left out is None."""
+
+    kind: str | None
+    label: str | None
+    tenant: str | None
+
+
+def unlimited() -> Unlimited:
+    """A scheduler for unit tests, on which nothing waits and nothing is refused but mistakes. See `Unlimited`."""
+    return Unlimited()
+
+
+class Decorator(Protocol):
+    """As `TrafficScheduler.wrap` returns it."""
+
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+
+class Unlimited:
+    """Runs every call at once and keeps what it was, in `calls`, in the order of their starts.
+
+        scheduler = unlimited()
+        await summarise_all(documents, scheduler)
+        assert {call.kind for call in scheduler.calls} == {"batch"}
+
+    Has the scheduler's `submit`, `slot` and `wrap`, with the same arguments, and refuses the same mistakes; a kind
+    may be left out. `current_slot()` and `run_timeout` work as ever.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[RecordedCall] = []
+        self._real = TrafficScheduler(max_concurrency=_PLENTY, batch_max_concurrency=_PLENTY - 1, name="unlimited")
+
+    async def submit(
+        self, kind: Kind | None, coro_fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Any
+    ) -> T:
+        """Run `coro_fn(*args)` at once, in the caller's own task. See `TrafficScheduler.submit`."""
+        run = coro_fn
+        if callable(coro_fn):  # else the real one knows what to say
+
+            def run(*args: *Ts) -> Awaitable[T]:
+                self._record(kind, options)
+                return coro_fn(*args)
+
+            update_wrapper(run, coro_fn)
+            run.__qualname__ = getattr(coro_fn, "__qualname__", type(coro_fn).__name__)
+        return await self._real.submit(_known(kind), run, *args, **options)
+
+    def slot(self, kind: Kind | None = None, /, **options: Any) -> AbstractAsyncContextManager[Slot]:
+        """A slot for a block, at once. See `TrafficScheduler.slot`."""
+        return self._recorded(kind, options, self._real.slot(_known(kind), **options))
+
+    @asynccontextmanager
+    async def _recorded(
+        self, kind: Kind | None, options: dict[str, Any], block: AbstractAsyncContextManager[Slot]
+    ) -> AsyncIterator[Slot]:
+        async with block as slot:
+            self._record(kind, options)
+            yield slot
+
+    def wrap(self, kind: Kind | None = None, /, **options: Any) -> Decorator:
+        """Decorate a coroutine function so that each call of it is recorded. See `TrafficScheduler.wrap`."""
+        check = self._real.wrap(kind, **options)
+
+        def decorate(function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]:
+            check(function)
+
+            @wraps(function)
+            async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+                return await self.submit(kind, partial(function, *args, **kwargs), **options)
+
+            return wrapped
+
+        return decorate
+
+    def _record(self, kind: Kind | None, options: dict[str, Any]) -> None:
+        name = None if kind is None else str(kind)
+        self.calls.append(RecordedCall(name, options.get("label"), options.get("tenant")))
+
+    def __repr__(self) -> str:
+        return f"<Unlimited: {len(self.calls)} calls>"
+
+
+def _known(kind: Kind | None) -> Kind:
+    return "interactive" if kind is None else kind
