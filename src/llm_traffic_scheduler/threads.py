@@ -311,11 +311,15 @@ def _give_back(call: Call, error: BaseException | None) -> None:
     if error is not None:
         cancelled = isinstance(error, asyncio.CancelledError | CancelledError)
         call.home.finish(call, "cancelled" if cancelled else "failed")
-    elif call.extras is not None and call.extras.verdict is not None:
-        call.home.finish(call, "timed_out" if call.extras.verdict is Verdict.TIMEOUT else "cancelled")
-        raise call.overruled()
-    else:
+        return
+    if call.overdue(call.home.clock()):  # a busy loop may come to the timer later than to this
+        call.interrupt(Verdict.TIMEOUT)
+    verdict = None if call.extras is None else call.extras.verdict
+    if verdict is None:
         call.home.complete(call)
+    else:
+        call.home.finish(call, "timed_out" if verdict is Verdict.TIMEOUT else "cancelled")
+        raise call.overruled()
 
 
 def _post(future: LoopFuture[T], function: Callable[[], T]) -> None:

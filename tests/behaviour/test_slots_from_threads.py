@@ -242,6 +242,19 @@ async def test_past_its_run_timeout_a_block_keeps_its_slot_shows_as_overdue_and_
 
 
 @on_real_loops
+async def test_a_block_that_is_left_too_late_raises_run_timeout_although_the_loop_was_too_busy_to_notice() -> None:
+    scheduler = await bound_scheduler()
+    block = Block(scheduler, run_timeout=0.05)
+    await asyncio.to_thread(block.inside.wait, PATIENCE)
+
+    block.leave()
+    threading.Event().wait(0.1)  # the loop stands still, and finds the block's end before its own timer
+
+    assert isinstance(await block.ended(), RunTimeout)
+    assert account(scheduler, "batch").timed_out == 1
+
+
+@on_real_loops
 async def test_an_exception_of_the_blocks_own_stands_over_its_run_timeout() -> None:
     scheduler = await bound_scheduler()
     block = Block(scheduler, run_timeout=0.01)

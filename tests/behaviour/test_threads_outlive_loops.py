@@ -65,7 +65,7 @@ def test_a_loop_that_ends_without_a_word_is_noticed_by_a_waiting_thread(end: str
         assert isinstance(future.exception(), SchedulerMisuse)
 
 
-def test_a_closed_loop_needs_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_loop_needs_no_second_look(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(threads, "_LOOKS_UNTIL_GONE", -1)
     with background_loop() as background:
         scheduler = background.run(bound_scheduler())
@@ -74,6 +74,7 @@ def test_a_closed_loop_needs_no_second_look(monkeypatch: pytest.MonkeyPatch) -> 
         background.drop()
 
         assert isinstance(future.exception(PATIENCE), SchedulerMisuse)
+        assert caplog.records == []
 
 
 def test_a_call_given_up_by_its_thread_is_cancelled_if_the_loop_goes_on() -> None:

@@ -75,14 +75,16 @@ async def test_options_hold_for_each_call() -> None:
 
 async def test_keyword_arguments_defaults_and_names_of_our_own_options_reach_the_function() -> None:
     scheduler = make_scheduler()
+    recorder = Recorder(scheduler)
 
-    @scheduler.wrap("interactive", priority=1)
+    @scheduler.wrap("interactive", priority=1, label="ask")
     async def ask(*parts: int, priority: str = "none", kind: str = "none", **rest: object) -> tuple[object, ...]:
         return parts, priority, kind, rest
 
     assert await ask() == ((), "none", "none", {})
     assert await ask(1, 2) == ((1, 2), "none", "none", {})
     assert await ask(1, priority="mine", kind="own", label="l") == ((1,), "mine", "own", {"label": "l"})
+    assert recorder.names.count("CallStarted interactive ask") == 3
 
 
 class Client:

@@ -80,6 +80,8 @@ class Background:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.errors: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
         self._thread: threading.Thread
         self.go_on()
 
@@ -116,6 +118,7 @@ def background_loop() -> Iterator[Background]:
         if background.loop.is_running():
             background.run(_cancel_all())
         background.drop()
+    assert background.errors == []
 
 
 async def _cancel_all() -> None:

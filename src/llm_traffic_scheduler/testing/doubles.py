@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass
-from functools import partial, update_wrapper, wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
 
@@ -159,7 +159,7 @@ class Unlimited:
                 self._record(kind, options)
                 return coro_fn(*args)
 
-            update_wrapper(run, coro_fn)
+            # For the message about what cannot be awaited.
             run.__qualname__ = getattr(coro_fn, "__qualname__", type(coro_fn).__name__)
         return await self._real.submit(_known(kind), run, *args, **options)
 
