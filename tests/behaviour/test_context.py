@@ -161,6 +161,7 @@ async def test_a_task_started_by_a_listener_is_no_part_of_the_call_that_happened
 
     async def steer() -> None:
         scheduler.resume("batch")
+        await settle()
 
     scheduler.add_listener(listener)
     scheduler.pause("batch")
