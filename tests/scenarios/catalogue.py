@@ -78,12 +78,12 @@ CATALOGUE: Final = (
     Case("B64", here=True),
     Case("B65", here=True),
     # E
-    Case("B66", waits="section E, not written yet"),
-    Case("B67", waits="section E, not written yet"),
-    Case("B70", waits="section E, not written yet"),
-    Case("B71", waits="section E, not written yet"),
-    Case("B72", waits="section E, not written yet"),
-    Case("B73", waits="section E, not written yet"),
+    Case("B66", here=True, waits="part 4, streams"),
+    Case("B67", here=True),
+    Case("B70", here=True),
+    Case("B71", here=True),
+    Case("B72", here=True),
+    Case("B73", here=True, waits="part 2, released() and throttled()"),
     # F
     Case("B75", here=True),
     Case("B76", here=True),
