@@ -128,10 +128,10 @@ CATALOGUE: Final = (
     Case("B120", waits="jobs"),
     Case("B123", waits="jobs"),
     # K
-    Case("B124", waits="section K, not written yet"),
-    Case("B125", waits="section K, not written yet"),
-    Case("B126", waits="section K, not written yet"),
-    Case("B127", waits="section K, not written yet"),
+    Case("B124", waits="adapters, prometheus"),
+    Case("B125", here=True, waits="adapters, prometheus: the series"),
+    Case("B126", waits="adapters, prometheus"),
+    Case("B127", here=True),
     # L
     Case("B129", waits="section L, not written yet"),
     Case("B131", waits="section L, not written yet"),
