@@ -133,10 +133,10 @@ CATALOGUE: Final = (
     Case("B126", waits="adapters, prometheus"),
     Case("B127", here=True),
     # L
-    Case("B129", waits="section L, not written yet"),
-    Case("B131", waits="section L, not written yet"),
-    Case("B132", waits="section L, not written yet"),
-    Case("B134", waits="section L, not written yet"),
+    Case("B129", here=True),
+    Case("B131", here=True),
+    Case("B132", here=True, waits="rate limits"),
+    Case("B134", here=True),
     # M
     Case("B135", waits="section M, not written yet"),
     Case("B136", waits="section M, not written yet"),
