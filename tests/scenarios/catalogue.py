@@ -138,8 +138,8 @@ CATALOGUE: Final = (
     Case("B132", here=True, waits="rate limits"),
     Case("B134", here=True),
     # M
-    Case("B135", waits="section M, not written yet"),
-    Case("B136", waits="section M, not written yet"),
-    Case("B137", waits="section M, not written yet"),
-    Case("B139", waits="section M, not written yet"),
+    Case("B135", here=True),
+    Case("B136", here=True),
+    Case("B137", here=True, waits="part 4, streams"),
+    Case("B139", here=True),
 )
