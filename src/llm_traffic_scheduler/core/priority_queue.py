@@ -88,14 +88,17 @@ class PriorityQueue(Generic[ItemT]):
     def discard(self, number: int) -> None:
         """Take out the item with this number, which the caller knows to be in the queue."""
         self.size -= 1
-        run, dead = self._run, self._dead
+        run = self._run
         if run and run[0][1] == number:
             run.popleft()
-            while dead and run and run[0][1] in dead:
+            if not self._dead:
+                return
+            while run and run[0][1] in self._dead:
                 self._bury(run.popleft())
         else:
-            dead.add(number)
-            self._tidy(len(run) + len(self._heap))
+            self._dead.add(number)
+        # Whoever left alive may have been the last of the living before the dead in the heap.
+        self._tidy(len(run) + len(self._heap))
 
     def in_run(self) -> Iterator[ItemT]:
         """The items that joined the run and are still there, in the order in which they joined."""
