@@ -9,6 +9,7 @@ import random
 import sys
 import weakref
 from collections.abc import Callable
+from itertools import permutations
 
 import pytest
 
@@ -107,6 +108,22 @@ def test_a_queue_whose_last_item_was_discarded_is_empty() -> None:
     assert list(queue) == queue.ordered() == []
     with pytest.raises(IndexError):
         queue.pop()
+
+
+@pytest.mark.parametrize("priorities", list(permutations((1, 2, 3, 4))))
+def test_in_whatever_order_they_came_they_may_leave_in_any_order(priorities: tuple[int, ...]) -> None:
+    for leavers in permutations(range(4)):
+        queue: PriorityQueue[int] = PriorityQueue()
+        for number, priority in enumerate(priorities):
+            queue.push(priority, priority, number)
+        left = set(priorities)
+
+        for number in leavers:
+            queue.discard(number)
+            left.remove(priorities[number])
+
+            queue.check()
+            assert queue.peek() == min(left, default=None)
 
 
 def test_those_who_remain_after_many_have_left_still_leave_in_order() -> None:
