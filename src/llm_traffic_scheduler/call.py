@@ -54,13 +54,13 @@ class Verdict(Enum):
 class Nesting:
     """What a call has to do with calls inside or around it that share a slot; `nested.py` has the rules."""
 
-    __slots__ = ("guest", "host", "lender", "observe", "outcome", "wanting")
+    __slots__ = ("guest", "hosts", "lender", "observe", "outcome", "wanting")
 
     def __init__(self) -> None:
         self.lender: Call | None = None  # whose slot it uses
         self.guest: Call | None = None  # who uses its slot
         self.wanting: dict[Call, None] = {}  # who waits to use it, first come first
-        self.host: Call | None = None  # in whose `wanting` it is
+        self.hosts: tuple[Call, ...] = ()  # in whose `wanting` it is
         self.outcome: Outcome | None = None  # how it ended, although its slot is still used
         # Whether it counts as traffic once it has a slot of its own; None: it counts already, or never will.
         self.observe: bool | None = None

@@ -201,7 +201,7 @@ class Dispatcher:
             self._succeeded(call, now)
         elif call.observed:
             self.governor.failed(now, max(0.0, now - call.submitted))
-        if nesting is None or nesting.lender is None:
+        if nesting is None or nesting.lender is None or call in self.admission.away:
             self.listeners.finished(call, outcome, now)
         if call.extras is not None:
             call.extras.clear()
@@ -215,7 +215,12 @@ class Dispatcher:
         """A call that has ended, and those inside it too, leaves its slot to whoever is next."""
         if call.nesting is not None and call.nesting.lender is not None:
             call.state = GONE
+            if call in self.admission.away:
+                self.admission.leave(call)
+                self.tallies[call.kind].count(outcome)
             nested.give_back(self, call)
+            if self.attentive:
+                self.settle(self.clock())
             return
         waiting = self.admission.release(call)
         self.tallies[call.kind].count(outcome)
@@ -241,22 +246,28 @@ class Dispatcher:
         """Take out a call whose caller has gone, wherever it stands."""
         if self.abandoned:
             return
+        nested.lose(self, call)
         if call.state == QUEUED:
             now = self.clock()
             self.admission.withdraw(call)
             self.leave_queue(call, now)
-            # With every slot taken and no deadline about, one waiter less lets nobody start.
-            if self.attentive or self.admission.timed or self._timer is not None:
-                self.settle(now)
+            self.thinned()
         elif call.state == RUNNING:
             self.finish(call, "cancelled")
         elif call.state == AWAY:
             self.lose(call)
 
+    def thinned(self) -> None:
+        """One waits less. With every slot taken and no deadline about, that lets nobody start."""
+        if self.attentive or self.admission.timed or self._timer is not None:
+            self.settle(self.clock())
+
     def lose(self, call: Call) -> None:
-        """A call that gave its slot up ends without one."""
-        if call not in self.admission.away:  # it was in a lent slot
+        """A call that has no slot at present ends without one."""
+        if call not in self.admission.away:  # the slot it was in was lent by one that gave it up
             call.state = GONE
+            if call.extras is not None:
+                call.extras.clear()
             return
         now = self.clock()
         self.admission.leave(call)

@@ -39,9 +39,8 @@ async def checkpoint(call: Call) -> None:
     shares = owner.nesting is not None and owner.nesting.lender is not None
     if shares or _lent_out(call) or not should_yield(owner):
         return
-    _step_aside(owner)
-    await _come_back(owner)
-    nested.pass_on(call.home, call)
+    _step_aside(call, owner)
+    await _come_back(call, owner)
 
 
 class Released:
@@ -64,9 +63,7 @@ class Released:
         if _lent_out(call):
             raise SchedulerMisuse(f"released() while a call inside {call.title} uses its slot: await that one first")
         self._owner = owner = _base(call)
-        for each in _between(call, owner):
-            each.state = AWAY
-        _step_aside(owner)
+        _step_aside(call, owner)
         call.home.settle(call.home.clock())
 
     async def __aexit__(
@@ -75,15 +72,10 @@ class Released:
         owner, self._owner = self._owner, None
         if owner is None or owner.state != AWAY:
             return
-        try:
-            if error is None or isinstance(error, Exception):
-                await _come_back(owner)
-            else:
-                owner.home.quit(owner, error)
-        finally:
-            for each in _between(self._call, owner):
-                each.state = RUNNING
-        nested.pass_on(self._call.home, self._call)
+        if error is None or isinstance(error, Exception):
+            await _come_back(self._call, owner)
+        else:
+            owner.home.quit(owner, error)
 
 
 def _own_task(call: Call, what: str) -> None:
@@ -101,14 +93,14 @@ def _base(call: Call) -> Call:
     return call
 
 
-def _between(call: Call, owner: Call) -> list[Call]:
-    """The calls from `call` up to `owner`, without that one."""
-    found = []
+def _sharing(call: Call, owner: Call) -> list[Call]:
+    """The calls from `call` up to `owner`."""
+    found = [call]
     while call is not owner:
-        found.append(call)
         assert call.nesting is not None
         assert call.nesting.lender is not None
         call = call.nesting.lender
+        found.append(call)
     return found
 
 
@@ -116,54 +108,40 @@ def _lent_out(call: Call) -> bool:
     return call.nesting is not None and call.nesting.guest is not None
 
 
-def _step_aside(owner: Call) -> None:
+def _step_aside(call: Call, owner: Call) -> None:
     """Leave the slot. A lent one goes back to its lender, one of its own to the scheduler."""
-    home, extras = owner.home, owner.more()
+    home = owner.home
     now = home.clock()
-    extras.waited_before = owner.waited(now)
-    extras.run_left -= now - owner.started_at
-    extras.stop_timer()
-    if extras.nesting is None or extras.nesting.lender is None:
+    for each in _sharing(call, owner):
+        extras = each.more()
+        extras.waited_before = each.waited(now)
+        extras.run_left -= now - each.started_at
+        extras.stop_timer()
+        each.state = AWAY
+    if owner.nesting is None or owner.nesting.lender is None:
         home.admission.give_up(owner)
     else:
-        owner.state = AWAY
+        home.admission.away[owner] = None
         nested.give_back(home, owner)
 
 
-async def _come_back(owner: Call) -> None:
+async def _come_back(call: Call, owner: Call) -> None:
     """Wait for a slot in the old place.
 
-    Cancellation: the call has no slot from then on, and nothing to give back.
+    Cancellation: the calls have no slot from then on, and nothing to give back.
     """
-    home, task = owner.home, owner.task
-    now = home.clock()
-    owner.waiter = None
-    if owner in home.admission.away:
-        owner.waiter = home.new_waiter()
-        home.admission.come_back(owner, now)
-        home.settle(now)
-    else:
-        _ask_again(owner, now)
-    owner.task = task
-    if owner.waiter is not None:
-        try:
-            await owner.waiter
-        except BaseException as error:
-            home.quit(owner, error)
-            raise
-    extras = owner.more()
-    if extras.verdict is None:
-        home.start_run_timer(owner, extras)
-
-
-def _ask_again(owner: Call, now: float) -> None:
-    """The slot was lent: ask the host again, if there is one still, and the scheduler too."""
     home = owner.home
-    owner.submitted = owner.queued_at = now
-    owner.deadline = float("inf")
-    host = nested.host_of(owner.parent, home)
-    if host is not None:
-        nested.seek(home, owner, host)
-    else:
-        home.admission.offer(owner, exempt=True)
-        home.admitted(owner)
+    now = home.clock()
+    owner.waiter = home.new_waiter()
+    nested.seek_again(home, owner, now)
+    try:
+        await owner.waiter
+    except BaseException as error:
+        home.quit(owner, error)
+        raise
+    for each in _sharing(call, owner):
+        each.state, each.queued_at, each.started_at = RUNNING, now, owner.started_at
+        extras = each.more()
+        if extras.verdict is None:
+            home.start_run_timer(each, extras)
+    nested.pass_on(home, call)

@@ -9,17 +9,21 @@ where the caller goes on, only if it may not start in a slot of its own. Who use
 that is lent goes back to the scheduler when both have ended, in whatever order they do.
 
 A call in a lent slot is no arrival, no sample, and in no total. One that waits, for a slot of its own or for a lent
-one, is counted when it gets one of its own.
+one, is counted when it gets one of its own. One that gives its slot up, whosever it was (`giving_way.py`), counts from
+then on, also in a slot that is lent to it after that.
+
+What waits may use the slot of any call around it, not of the nearest only: that one may have given its slot up, or have
+ended, or wait for a slot itself.
 """
 
 from __future__ import annotations
 
 from asyncio import current_task
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from .call import Call, Scope, lineage
-from .core.admission import LENT_ON, QUEUED, RUNNING
+from .core.admission import AWAY, LENT_ON, QUEUED, RUNNING
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -30,20 +34,18 @@ __all__ = [
     "guests_elsewhere",
     "host_of",
     "lends",
+    "lose",
     "owner_of",
     "pass_on",
-    "seek",
+    "seek_again",
     "take_own",
     "want_no_more",
 ]
 
 
 def host_of(node: Call | Scope | None, home: Dispatcher) -> Call | None:
-    """The nearest call around that belongs to `home`, and has a slot or waits to have it back."""
-    for each in lineage(node):
-        if isinstance(each, Call) and each.home is home and (each.state == RUNNING or each.state == QUEUED):
-            return each
-    return None
+    """The nearest call around that belongs to `home` and goes on, be it without a slot at present."""
+    return next(_hosts_of(node, home), None)
 
 
 def owner_of(call: Call) -> Call:
@@ -70,11 +72,11 @@ def admit_inside(home: Dispatcher, call: Call, host: Call) -> None:
         _lend(host, call)
         return
     call.nest().observe, call.observed = call.observed, False
-    seek(home, call, host)
+    _seek(home, call)
 
 
-def seek(home: Dispatcher, call: Call, host: Call) -> None:
-    """Take a slot of its own or that of the host, or wait for both.
+def _seek(home: Dispatcher, call: Call) -> None:
+    """Take a slot of its own or that of a host, or wait for both.
 
     Raises:
         QueueTimeout: it may not wait.
@@ -83,16 +85,41 @@ def seek(home: Dispatcher, call: Call, host: Call) -> None:
     if state == RUNNING:
         take_own(home, call)
         home.admitted(call)
-    elif lends(host):
+        return
+    hosts = tuple(_hosts_of(call.parent, home))
+    host = next(filter(lends, hosts), None)
+    if host is not None:
         if state == QUEUED:
             home.admission.withdraw(call)
         _lend(host, call)
     else:
         if state == QUEUED:
             home.admission.aside[call] = True
-            call.nest().host = host
-            host.nest().wanting[call] = None
+            _want(call, hosts)
         home.admitted(call)
+
+
+def seek_again(home: Dispatcher, call: Call, now: float) -> None:
+    """As `_seek`, for a call that gave its slot up; it keeps its place."""
+    home.admission.come_back(call, now)
+    hosts = tuple(_hosts_of(call.parent, home))
+    _want(call, hosts)
+    home.settle(now)
+    if call.state == QUEUED and (host := next(filter(lends, hosts), None)) is not None:
+        pass_on(home, host)
+
+
+def _hosts_of(node: Call | Scope | None, home: Dispatcher) -> Iterator[Call]:
+    for each in lineage(node):
+        if isinstance(each, Call) and each.home is home and each.state in (RUNNING, QUEUED, AWAY):
+            yield each
+
+
+def _want(call: Call, hosts: tuple[Call, ...]) -> None:
+    if hosts:
+        call.nest().hosts = hosts
+        for host in hosts:
+            host.nest().wanting[call] = None
 
 
 def take_own(home: Dispatcher, call: Call) -> None:
@@ -108,9 +135,10 @@ def take_own(home: Dispatcher, call: Call) -> None:
 def want_no_more(call: Call) -> None:
     """The call waits for nobody's slot but its own, if for any."""
     nesting = call.nesting
-    if nesting is not None and nesting.host is not None:
-        host, nesting.host = nesting.host, None
-        host.nest().wanting.pop(call, None)
+    if nesting is not None and nesting.hosts:
+        for host in nesting.hosts:
+            host.nest().wanting.pop(call, None)
+        nesting.hosts = ()
 
 
 def give_back(home: Dispatcher, call: Call) -> None:
@@ -131,13 +159,25 @@ def pass_on(home: Dispatcher, host: Call) -> None:
     while nesting.wanting and lends(host):
         call = next(iter(nesting.wanting))
         want_no_more(call)
-        if call.waiter is not None and not call.waiter.done():
+        if not call.left:
+            counts = home.admission.aside[call] is False
             home.admission.withdraw(call)
+            if counts:
+                home.admission.away[call] = None
             _lend(host, call)
-            call.waiter.set_result(None)
+            call.waiter.set_result(None)  # type: ignore[union-attr]
+            home.thinned()
     if host.state == LENT_ON and nesting.guest is None:
         assert nesting.outcome is not None
         home.let_go(host, nesting.outcome)
+
+
+def lose(home: Dispatcher, host: Call) -> None:
+    """The host ends while it has no slot, and so do those that shared it in the same task."""
+    while host.nesting is not None and (guest := host.nesting.guest) is not None and guest.state == AWAY:
+        host.nesting.guest, guest.nest().lender = None, None
+        home.lose(guest)
+        host = guest
 
 
 def guests_elsewhere(hosts: Iterable[Call]) -> list[Call]:
@@ -146,14 +186,15 @@ def guests_elsewhere(hosts: Iterable[Call]) -> list[Call]:
     for host in hosts:
         call = host
         while call.nesting is not None and (guest := call.nesting.guest) is not None:
-            if guest.task is not None and guest.task is not call.task:
+            if guest.task is None or guest.task is not call.task:  # None: it has got the slot and does not know it
                 found.append(guest)
             call = guest
     return found
 
 
 def _lend(host: Call, call: Call) -> None:
-    call.observed = False
+    if call not in call.home.admission.away:
+        call.observed = False
     call.nest().lender = host
     call.nest().observe = None
     host.nest().guest = call

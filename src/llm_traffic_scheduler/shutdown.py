@@ -90,7 +90,7 @@ class Shutdown:
         self._interrupted = [call for call in started if call.state != LENT_ON]
         if self.report is None:
             self._arm(self._dispatcher.clock() + GRACE, self._finish)
-        for call in [*self._interrupted, *guests_elsewhere(started)]:
+        for call in dict.fromkeys([*self._interrupted, *guests_elsewhere(started)]):
             call.interrupt(Verdict.CLOSED)
 
     def _idle(self, waiter: asyncio.Future[None]) -> None:

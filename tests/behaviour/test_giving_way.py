@@ -10,6 +10,7 @@ import pytest
 from llm_traffic_scheduler import (
     CallAborted,
     Decision,
+    FixedPolicy,
     RunTimeout,
     SchedulerMisuse,
     Slot,
@@ -17,7 +18,7 @@ from llm_traffic_scheduler import (
     checkpoint,
     current_slot,
 )
-from tests.behaviour.doors import assert_whole
+from tests.behaviour.doors import assert_whole, start
 from tests.support import Held, Law, account, armed_timers, hold, make_scheduler, noop, now, other_tasks, settle
 
 
@@ -471,7 +472,7 @@ async def test_a_lent_slot_is_released_to_the_next_child_and_asked_for_again() -
 
     await scheduler.submit("batch", parent)
     assert order == ["a without 0", "b without 0", "a back 1", "b back 2"]
-    assert account(scheduler, "batch").submitted == 1
+    assert account(scheduler, "batch").completed == 3  # whoever gives a slot up counts from then on
     other.release()
     await other.task
     await assert_whole(scheduler)
@@ -494,3 +495,183 @@ async def test_released_while_a_child_uses_the_slot_is_refused() -> None:
 
     await scheduler.submit("batch", parent)
     other.release()
+
+
+async def test_children_that_gave_way_to_a_falling_limit_go_on_in_the_slot_of_their_parent() -> None:
+    """Else the parent would hold the last slot of the limit, and wait for those that wait for it."""
+    scheduler = make_scheduler(max_concurrency=4, batch_max_concurrency=3)
+
+    async def child() -> None:
+        for _ in range(3):
+            await asyncio.sleep(1)
+            await checkpoint()
+
+    async def parent() -> None:
+        await asyncio.gather(*[scheduler.submit("batch", child) for _ in range(2)])
+
+    task = asyncio.create_task(scheduler.submit("batch", parent))
+    await settle()
+    assert gauges(scheduler) == (0, 0, 3, 0)
+    scheduler.configure(policy=FixedPolicy(1))
+    await asyncio.sleep(1.5)
+    assert gauges(scheduler) == (0, 0, 1, 2)
+    assert sorted(info.state for info in scheduler.calls()) == ["queued", "running", "running"]
+    await task
+    assert now() == 5.0  # one second of both together, then each its two
+    assert account(scheduler, "batch").completed == 3
+    await assert_whole(scheduler)
+
+
+async def test_calls_with_every_slot_lend_them_to_what_they_submitted_while_released() -> None:
+    scheduler = make_scheduler()
+
+    async def parent() -> None:
+        slot = current_slot()
+        assert slot is not None
+        async with slot.released():
+            others = await people(scheduler, 1)
+            child = asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 1))
+            asyncio.get_running_loop().call_later(1, others[0].release)
+            await settle()
+        await child
+
+    async with asyncio.timeout(100):
+        await asyncio.gather(*[scheduler.submit("interactive", parent) for _ in range(2)])
+    assert now() == 2.0
+    await assert_whole(scheduler)
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "released"])
+async def test_cancelled_without_a_slot_the_nested_call_has_none_either(where: str) -> None:
+    """It goes on, and may submit: that takes the slot of whoever is around and has one."""
+    scheduler = make_scheduler(max_concurrency=3, batch_max_concurrency=2)
+    seen: list[object] = []
+
+    async def inner() -> None:
+        slot = current_slot()
+        assert slot is not None
+        await settle(3)
+        try:
+            if where == "checkpoint":
+                await checkpoint()
+            else:
+                async with slot.released():
+                    await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            seen.append(current_slot())
+        await scheduler.submit("batch", noop)
+
+    scheduler.configure(policy=FixedPolicy(2))
+    others = [hold(scheduler, "batch")]
+    task = asyncio.create_task(scheduler.submit("batch", lambda: scheduler.submit("batch", inner, run_timeout=50)))
+    if where == "checkpoint":
+        others += await people(scheduler, 2)
+    await settle()
+    assert task.cancel()
+    await settle()
+    assert seen == [None]
+    for held in others:
+        held.release()
+    await asyncio.wait([task, *(held.task for held in others)])
+    assert now() == 0.0
+    assert not armed_timers()
+    totals = account(scheduler, "batch")
+    assert (totals.completed, totals.cancelled) == (2, 1)
+    await assert_whole(scheduler)
+
+
+async def test_time_without_a_slot_counts_in_no_run_timeout_of_those_that_share_it() -> None:
+    scheduler = make_scheduler()
+
+    async def inner() -> None:
+        slot = current_slot()
+        assert slot is not None
+        await asyncio.sleep(1)
+        async with slot.released():
+            await asyncio.sleep(10)
+        assert slot.waited == 0.0
+        await asyncio.sleep(5)
+
+    with pytest.raises(RunTimeout):
+        await scheduler.submit("batch", lambda: scheduler.submit("batch", inner, run_timeout=2), run_timeout=4)
+    assert now() == 12.0
+    await assert_whole(scheduler)
+
+
+async def test_child_tasks_see_no_slot_while_the_call_in_it_is_in_a_checkpoint() -> None:
+    scheduler = three_slots()
+    seen: list[object] = []
+
+    async def child() -> None:
+        await asyncio.sleep(1)
+        seen.append(current_slot())
+
+    async def inner() -> None:
+        task = asyncio.create_task(child())
+        await settle()
+        await checkpoint()
+        await task
+
+    others = [hold(scheduler, "batch"), hold(scheduler)]
+    outer = asyncio.create_task(scheduler.submit("batch", lambda: scheduler.submit("batch", inner)))
+    others += [hold(scheduler)]
+    await asyncio.sleep(2)
+    for held in others:
+        held.release()
+    await outer
+    assert seen == [None]
+    await assert_whole(scheduler)
+
+
+async def test_close_refuses_no_call_that_comes_back_from_a_lent_slot() -> None:
+    """Refused, it would have gone on without a slot; its end cancels it like any that has started."""
+    scheduler = make_scheduler()
+    other = (await people(scheduler, 1))[0]
+
+    async def agent() -> None:
+        slot = current_slot()
+        assert slot is not None
+        async with slot.released():
+            await asyncio.sleep(2)
+        assert current_slot() is slot
+
+    async def parent() -> None:
+        children = [start(scheduler.submit("batch", agent))]
+        await asyncio.sleep(1)
+        children.append(start(scheduler.submit("batch", asyncio.sleep, 100)))
+        await asyncio.sleep(100)
+
+    task = start(scheduler.submit("batch", parent))
+    await settle()
+    report = await scheduler.close(timeout=5, finish_queued=())
+    assert now() == 5.0
+    assert (report.rejected, report.cancelled, report.abandoned) == (0, 3, 0)
+    other.release()
+    await asyncio.wait([task])
+    totals = account(scheduler, "batch")
+    assert (totals.cancelled, totals.rejected) == (2, 0)
+    assert not armed_timers()
+
+
+async def test_drain_waits_for_a_call_that_gave_a_lent_slot_up() -> None:
+    scheduler = make_scheduler()
+    other = (await people(scheduler, 1))[0]
+    ended: list[float] = []
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def agent() -> None:
+        slot = current_slot()
+        assert slot is not None
+        async with slot.released():
+            await asyncio.sleep(3)
+        ended.append(now())
+
+    async def parent() -> None:
+        tasks.append(start(scheduler.submit("batch", agent)))
+        await settle()
+
+    await scheduler.submit("batch", parent)
+    other.release()
+    await scheduler.drain()
+    assert ended == [3.0]
+    await assert_whole(scheduler)

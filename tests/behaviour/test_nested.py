@@ -18,7 +18,7 @@ from llm_traffic_scheduler import (
     current_slot,
 )
 from llm_traffic_scheduler.call import Call, active, lineage
-from tests.behaviour.doors import assert_whole
+from tests.behaviour.doors import assert_whole, start
 from tests.support import Recorder, account, armed_timers, hold, make_scheduler, noop, now, settle
 
 
@@ -466,3 +466,66 @@ async def test_chains_of_background_tasks_keep_nothing_of_the_calls_before() -> 
     while tasks:
         await tasks.pop()
     assert depth == [1] * 11
+
+
+async def test_children_of_a_call_that_ended_wait_for_the_slot_of_its_own_host() -> None:
+    scheduler = make_scheduler()
+    (other,) = await full(scheduler)
+
+    async def parent() -> list[asyncio.Task[Any]]:
+        children = [start(scheduler.submit("batch", asyncio.sleep, 1)) for _ in range(2)]
+        await settle()
+        return children
+
+    async def grandparent() -> None:
+        for child in await asyncio.create_task(scheduler.submit("batch", parent)):
+            await child
+
+    async with asyncio.timeout(100):
+        await scheduler.submit("batch", grandparent)
+    assert now() == 2.0
+    other.release()
+    await other.task
+    await assert_whole(scheduler)
+
+
+async def test_a_waiting_call_that_is_lent_a_slot_leaves_no_timer_behind() -> None:
+    scheduler = make_scheduler()
+    (other,) = await full(scheduler)
+
+    async def parent() -> None:
+        first = asyncio.create_task(scheduler.submit("batch", asyncio.sleep, 1))
+        await settle()
+        second = asyncio.create_task(scheduler.submit("batch", settle, queue_timeout=10))
+        await first
+        await second
+        assert not armed_timers()
+
+    await scheduler.submit("batch", parent)
+    other.release()
+    await other.task
+    await assert_whole(scheduler)
+
+
+async def test_the_end_of_close_reaches_a_call_that_was_lent_a_slot_and_has_not_woken() -> None:
+    scheduler = make_scheduler()
+    (other,) = await full(scheduler)
+    children: list[asyncio.Task[Any]] = []
+
+    async def child() -> None:
+        await asyncio.sleep(1)
+        assert scheduler._shutdown is not None
+        asyncio.get_running_loop().call_soon(scheduler._shutdown._interrupt)
+
+    async def parent() -> None:
+        children.append(start(scheduler.submit("batch", child)))
+        children.append(start(scheduler.submit("batch", asyncio.sleep, 100)))
+        await asyncio.sleep(50)
+
+    children.append(start(scheduler.submit("batch", parent)))
+    await settle()
+    close = asyncio.create_task(scheduler.close(timeout=50))
+    await asyncio.wait([close, *children])
+    other.release()
+    assert isinstance(children[2].exception(), CallAborted)
+    assert now() == 1.0

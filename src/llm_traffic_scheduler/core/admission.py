@@ -126,9 +126,10 @@ class Admission(Generic[CallT]):
         self.interactive_running: dict[CallT, None] = {}
         self.batch_running: dict[CallT, None] = {}
         self.paused: frozenset[str] = frozenset()
-        # Calls without a slot that are no new work. Of those that wait: True, it will not count unless it gets a slot
-        # of its own; False, it had started before.
+        # Calls that wait and are no new work. True: it will not count unless it gets a slot of its own; False: it had
+        # started before.
         self.aside: dict[CallT, bool] = {}
+        # Calls that gave their slot up and do not wait for one: AWAY, or in a slot that is lent to them.
         self.away: dict[CallT, None] = {}
         # Calls that `fill` found left; whoever calls it takes them out and accounts for them.
         self.dropped: list[CallT] = []
@@ -410,7 +411,7 @@ class Admission(Generic[CallT]):
         assert len(self.batch_running) <= max(self.limits.batch_max, self.running)
         assert all(call.state in (RUNNING, LENT_ON) and call.interactive for call in self.interactive_running)
         assert all(call.state in (RUNNING, LENT_ON) and not call.interactive for call in self.batch_running)
-        assert all(call.state == AWAY for call in self.away)
+        assert all(call.state in (AWAY, RUNNING, LENT_ON) for call in self.away)
         waiting = [*self.interactive_queue, *self.batch_queue]
         assert all(call.state == QUEUED for call in waiting)
         assert set(self.aside) <= set(waiting)
