@@ -6,6 +6,7 @@ Keeps the core's part of promise 2 of SEMANTICS.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -91,7 +92,7 @@ def step(name: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tu
     return st.tuples(st.just(name), st.fixed_dictionaries(arguments))
 
 
-COME = dict(tenant=st.sampled_from(TENANTS), priority=st.sampled_from([0, 0, 0, -1, 0.5]))
+COME = {"tenant": st.sampled_from(TENANTS), "priority": st.sampled_from([0, 0, 0, -1, 0.5])}
 ARRIVE = step("arrive", **COME, times=st.integers(1, 5))
 START = step("start_next", times=st.integers(1, 6))
 REST = st.one_of(
@@ -228,7 +229,10 @@ class TurnsAndLists(RuleBasedStateMachine):
         for item in (*self.dull.running, *self.dull.aside):
             self.queue.ended(item)
         self.queue.check()
-        assert not (self.queue._lines or self.queue._levels or self.queue._charged or self.tenants._counts)
+        assert not self.queue._lines
+        assert not self.queue._levels
+        assert not self.queue._charged
+        assert not self.tenants._counts
 
 
 TestTurnsAndLists = TurnsAndLists.TestCase
@@ -293,10 +297,10 @@ def test_whoever_waits_gets_a_share_although_others_leave_and_come_back_as_if_ne
             queue.push(item := Item(tenant, 0, number), 0, number)
 
     turns = [at for at, tenant in enumerate(starts) if tenant == "backlog"]
-    gaps = [later - earlier for earlier, later in zip(turns, turns[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(turns)]
     # Twice: as one left over from the round before, and as one that has come back before the next round began.
     assert max(gaps) <= 2 * others + 1
     share = len(starts) / (others + 1)
     assert len(turns) >= share - 2
-    # With one slot the others want no less than theirs; with more, one that has left is not back when a slot comes free.
+    # With one slot the others want no less than theirs; with more, they may not be back in time.
     assert slots > 1 or len(turns) <= share + 2

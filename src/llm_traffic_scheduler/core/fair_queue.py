@@ -11,9 +11,9 @@ One thing differs. The paper remembers an idle flow's finish tag; nothing is rem
 has gone. Let it come back at the virtual time v, and two tenants with one call at a time starve the
 queue of a third, whose next tag is v + 1. Let it come back at v + 1, the highest finish tag there can
 be, behind that queue, and it gets a third of the slots where half is fair. So it comes back at v + 1
-and wins the tie with those who were served in round v (else who tagged first): its place is the paper's, but once one of round
-v + 1 has started, whoever comes later is behind all that wait for it. No head is passed by another tenant
-more than twice.
+and wins the tie with those who were served in round v; other ties go to whoever was tagged first. Its
+place is the paper's, but once one of round v + 1 has started, whoever comes later is behind all that
+wait for it. No head is passed by another tenant more than twice.
 """
 
 from __future__ import annotations

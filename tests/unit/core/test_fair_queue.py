@@ -273,23 +273,25 @@ def test_strangers_that_come_without_end_do_not_starve_one_that_waits() -> None:
     for _ in range(19):
         running = line.start()
         starts.append(running.tenant)
-        line.push([next(strangers)])  # there is always one more
+        if running.tenant != "a":
+            line.push([next(strangers)])  # there is always one more
         line.end(running)
 
-    assert [at for at, tenant in enumerate(starts) if tenant == "a"] == [0, 8, 13, 18]
+    assert [at for at, tenant in enumerate(starts) if tenant == "a"] == [0, 7, 11, 15]
 
 
 def test_a_call_that_comes_back_is_in_its_old_place_and_pays_nothing() -> None:
     line = Line()
     line.push("aabbcc")
-    first = line.start()
+    first, *_ = [line.start() for _ in range(3)]
 
     line.queue.push(first, first.priority, first.number)
     line.running.remove(first)
 
     assert line.queue.peek() is first
     assert line.tenants.running("a") == 0
-    assert line.drain() == "abcabc"
+    assert line.start() is first
+    assert line.drain() == "abc"
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -505,7 +507,7 @@ def test_readers_of_other_threads_may_look_at_any_instruction() -> None:
 @pytest.mark.parametrize("order", ["first to last", "last to first", "random"])
 def test_a_hundred_thousand_that_left_early_leave_no_memory_behind(order: str, tenants: int) -> None:
     queue: FairQueue[Item] = FairQueue()
-    kept = Item("kept", 0)
+    kept = Item("tenant 0", 0)
     queue.push(kept, 0, 0)
     numbers = list(range(1, 100_001))
     ghosts = []
