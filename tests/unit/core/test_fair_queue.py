@@ -376,6 +376,21 @@ def test_a_tenant_passed_over_gathers_no_credit() -> None:
     line.end(held)
 
 
+def test_tenants_below_their_bound_again_come_after_those_whose_turn_it_is() -> None:
+    line = Line(max_running_per_tenant=1)
+    line.push("aaee")
+    held = [line.start(), line.start()]
+    line.push("bbbbcccc")
+    assert line.turns(5) == "bcbcb"  # and c has not had its turn of the third round
+
+    for item in held:
+        line.end(item)
+
+    assert line.turns(2) == "ca"
+    assert [item.tenant for item in line.queue.ordered()] == ["e", "b", "c"]
+    assert line.drain() == "ebc"
+
+
 def test_the_bound_may_change_while_calls_wait() -> None:
     line = Line()
     line.push("aaaabb")
