@@ -62,6 +62,7 @@ FRONT_DOOR = [
     "LimitChanged",
     "LimitPolicy",
     "Listener",
+    "PossibleDeadlock",
     "PressurePolicy",
     "QueueFull",
     "QueueTimeout",
@@ -77,7 +78,9 @@ FRONT_DOOR = [
     "TrafficKind",
     "TrafficScheduler",
     "TrafficSnapshot",
+    "checkpoint",
     "current_slot",
+    "traffic",
 ]
 TESTING_DOOR = ["VirtualTimeDeadlock", "VirtualTimeLoop", "run_virtual"]
 

@@ -9,6 +9,8 @@ print(scheduler.explain())
 await scheduler.close()
 """
 
+from .call import TrafficKind
+from .circles import PossibleDeadlock
 from .core.metrics import TrafficSnapshot
 from .errors import (
     CallAborted,
@@ -27,8 +29,9 @@ from .policies.base import Decision, LimitPolicy, Signals
 from .policies.fixed import FixedPolicy
 from .policies.pressure import PressurePolicy
 from .scheduler import TrafficScheduler
-from .slot import Slot, TrafficKind, current_slot
+from .slot import Slot, checkpoint, current_slot
 from .snapshot import CallInfo, CloseReport, KindTotals, Reason, SchedulerSnapshot
+from .traffic import traffic
 from .work import Kind
 
 __all__ = [
@@ -48,6 +51,7 @@ __all__ = [
     "LimitChanged",
     "LimitPolicy",
     "Listener",
+    "PossibleDeadlock",
     "PressurePolicy",
     "QueueFull",
     "QueueTimeout",
@@ -63,5 +67,7 @@ __all__ = [
     "TrafficKind",
     "TrafficScheduler",
     "TrafficSnapshot",
+    "checkpoint",
     "current_slot",
+    "traffic",
 ]

@@ -11,21 +11,22 @@ import contextlib
 import sys
 from asyncio import current_task
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from threading import get_ident
 from typing import Final
 
-from .core.admission import GONE, QUEUED, RUNNING, Admission
+from . import nested, refusals
+from .call import Call, Extras, Verdict, running_task
+from .core.admission import AWAY, GONE, LENT_ON, QUEUED, RUNNING, Admission
 from .core.drain_rate import DrainRate
-from .core.metrics import SlidingWindowMetrics
-from .errors import Rejected
+from .core.metrics import FOLD_AT, SlidingWindowMetrics
 from .events import Outcome
+from .idleness import IdleWaiters
 from .listeners import Listeners
 from .loop_clock import clock_of, future_maker
 from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
-from .refusals import refusal
 from .settings import Settings
-from .slot import Call, Extras, Verdict, running_task
 from .snapshot import Tally
 
 __all__ = ["LOOKUP_IS_DEAR", "Dispatcher"]
@@ -37,7 +38,6 @@ _current_tasks: Final[Mapping[object, object]] = getattr(asyncio.tasks, "_curren
 # A loop that sleeps longer than this may overflow its selector (uvloop #259); waking once a day costs nothing.
 _LONGEST_SLEEP: Final = 86_400.0
 _INFINITY: Final = float("inf")
-_SOMETIMES: Final = 511  # every 512th completion looks whether the window has much to fold
 
 
 class Dispatcher:
@@ -58,7 +58,7 @@ class Dispatcher:
         self.loop = loop
         self.thread = get_ident()  # that of the loop, whenever it is asked for
         self.clock: Callable[[], float] = (lambda: 0.0) if loop is None else clock_of(loop)
-        self._new_waiter: Callable[[], asyncio.Future[Verdict | None]] = future_maker(loop)
+        self.new_waiter: Callable[[], asyncio.Future[Verdict | None]] = future_maker(loop)
         self.abandoned = False
         self.lateness = 0.0
         self.governor = Governor(
@@ -69,13 +69,15 @@ class Dispatcher:
         )
         self.admission: Admission[Call] = Admission(settings.limits, self.governor)
         self.governor.watch(self.admission)
-        self._tallies = tallies
-        self._listeners = listeners
+        self.tallies = tallies
+        self.listeners = listeners
         self._interactive_tally, self._batch_tally = tallies["interactive"], tallies["batch"]
-        self._rates = DrainRate(settings.window, self.clock(), self._ended())
+        self.rates = DrainRate(settings.window, self.clock(), self.ended())
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._idle_waiters = IdleWaiters()
+        # A timer would keep, and run in, the context of whichever call happened to arm it.
+        self._context = Context()
         self.attentive = False
         self.look_after()
 
@@ -94,14 +96,17 @@ class Dispatcher:
         Raises:
             QueueFull, QueueTimeout: it can do neither.
         """
-        now = call.submitted
+        self.count_arrival(call, call.submitted)
+        if self.admission.offer(call) != RUNNING or self.attentive or self.admission.batch_queue.size:
+            self.admitted(call)
+
+    def count_arrival(self, call: Call, now: float) -> None:
+        """The call is traffic from here on, if it is to be observed."""
         if call.observed:
             if now >= self.governor.slice_end:
                 self.enter_slice(now)
             self.governor.fresh = False
             self.governor.window.pending.arrivals += 1
-        if self.admission.offer(call) != RUNNING or self.attentive or self.admission.batch_queue.size:
-            self.admitted(call)
 
     def admitted(self, call: Call) -> None:
         """What follows from `offer` where anybody waits or listens.
@@ -111,16 +116,17 @@ class Dispatcher:
         """
         now, admission = call.submitted, self.admission
         if call.state == RUNNING:
-            self._listeners.started(call)
+            self.listeners.started(call)
             self.settle(now)
         elif call.state == QUEUED:
             call.task = None
-            call.waiter = self._new_waiter()
+            call.waiter = self.new_waiter()
             if self.attentive or admission.timed:
-                self._listeners.queued(call, admission.counts[1 if call.interactive else 3])
+                if call not in admission.aside:
+                    self.listeners.queued(call, admission.counts[1 if call.interactive else 3])
                 self.settle(now)
         else:
-            raise self._turned_away(call, now)
+            raise refusals.turned_away(self, call, now)
 
     def quit(self, call: Call, error: BaseException) -> None:
         """The caller of a waiting call has left with `error`: out of the queue, or the slot it just got goes on."""
@@ -146,57 +152,75 @@ class Dispatcher:
         if extras.verdict is not None:
             self.reap(call)
             raise call.overruled()
-        if extras.run_timeout < _INFINITY:
+        self.start_run_timer(call, extras)
+
+    def start_run_timer(self, call: Call, extras: Extras) -> None:
+        """Interrupt the call when it has run as long as it may, if there is a bound."""
+        if extras.run_left < _INFINITY:
             assert self.loop is not None
-            extras.run_timer = self.loop.call_at(call.started_at + extras.run_timeout, call.interrupt, Verdict.TIMEOUT)
+            extras.run_timer = self.loop.call_at(call.started_at + extras.run_left, call.interrupt, Verdict.TIMEOUT)
 
     # A call's way out
 
     def complete(self, call: Call) -> None:
         """Take the slot back from a call that succeeded, exactly once, and hand it on."""
-        if call.state != RUNNING:
-            call.settle_cancels()
+        if call.state != RUNNING or call.extras is not None:
+            self.finish(call, "completed")
             return
         now = self.clock()
-        tally = self._interactive_tally if call.interactive else self._batch_tally
-        tally.completed = completed = tally.completed + 1
         if call.observed:
-            governor = self.governor
-            if now >= governor.slice_end:
-                self.enter_slice(now)
-            governor.fresh, governor.bar = False, None
-            governor.window.pending.latencies.append(now - call.submitted)
-            if not completed & _SOMETIMES:
-                governor.window.trim(now)
-        if call.extras is not None or self.attentive:
-            self._conclude(call, "completed", now)
+            self._succeeded(call, now)
+        if self.attentive:
+            self.listeners.finished(call, "completed", now)
         call.task = None  # task -> exception -> traceback -> frame -> call would be a cycle
         admission = self.admission
         del (admission.interactive_running if call.interactive else admission.batch_running)[call]
         call.state = GONE
+        tally = self._interactive_tally if call.interactive else self._batch_tally
+        tally.completed += 1
         if admission.interactive_queue.size or admission.batch_queue.size or self.attentive:
             self.settle(now)
 
-    def finish(self, call: Call, outcome: Outcome) -> None:
-        """Take the slot back from a call that ended otherwise, exactly once, and hand it on."""
-        if call.state != RUNNING:
-            call.settle_cancels()
-            return
-        now = self.clock()
-        if call.observed:
-            self.governor.failed(now, max(0.0, now - call.submitted))
-        self._tallies[call.kind].count(outcome)
-        if call.extras is not None or self.attentive:
-            self._conclude(call, outcome, now)
-        call.task = None
-        if self.admission.release(call) or self.attentive:
-            self.settle(now)
+    def _succeeded(self, call: Call, now: float) -> None:
+        governor = self.governor
+        if now >= governor.slice_end:
+            self.enter_slice(now)
+        governor.fresh, governor.bar = False, None
+        latencies = governor.window.pending.latencies
+        latencies.append(now - call.submitted)
+        if len(latencies) >= FOLD_AT:
+            governor.window.trim(now)
 
-    def _conclude(self, call: Call, outcome: Outcome, now: float) -> None:
+    def finish(self, call: Call, outcome: Outcome) -> None:
+        """Take the slot back, exactly once, and hand it on; unless another call still uses it."""
         call.settle_cancels()
-        self._listeners.finished(call, outcome, now)
+        if call.state != RUNNING:
+            return
+        now, nesting = self.clock(), call.nesting
+        if call.observed and outcome == "completed":
+            self._succeeded(call, now)
+        elif call.observed:
+            self.governor.failed(now, max(0.0, now - call.submitted))
+        if nesting is None or nesting.lender is None:
+            self.listeners.finished(call, outcome, now)
         if call.extras is not None:
             call.extras.clear()
+        call.task = None
+        if nesting is None or nesting.guest is None:
+            self.let_go(call, outcome)
+        else:
+            call.state, nesting.outcome = LENT_ON, outcome
+
+    def let_go(self, call: Call, outcome: Outcome) -> None:
+        """A call that has ended, and those inside it too, leaves its slot to whoever is next."""
+        if call.nesting is not None and call.nesting.lender is not None:
+            call.state = GONE
+            nested.give_back(self, call)
+            return
+        waiting = self.admission.release(call)
+        self.tallies[call.kind].count(outcome)
+        if waiting or self.attentive:
+            self.settle(self.clock())
 
     def fail(self, call: Call, error: BaseException) -> bool:
         """Take the slot back from a call that ended with `error`; True if our own cancel decides what the caller sees.
@@ -220,32 +244,49 @@ class Dispatcher:
         if call.state == QUEUED:
             now = self.clock()
             self.admission.withdraw(call)
-            self._leave_unstarted(call, now)
+            self.leave_queue(call, now)
             # With every slot taken and no deadline about, one waiter less lets nobody start.
             if self.attentive or self.admission.timed or self._timer is not None:
                 self.settle(now)
         elif call.state == RUNNING:
             self.finish(call, "cancelled")
+        elif call.state == AWAY:
+            self.lose(call)
+
+    def lose(self, call: Call) -> None:
+        """A call that gave its slot up ends without one."""
+        if call not in self.admission.away:  # it was in a lent slot
+            call.state = GONE
+            return
+        now = self.clock()
+        self.admission.leave(call)
+        self.leave_queue(call, now)
+        if self.attentive:
+            self.settle(now)
 
     def post_reap(self, call: Call) -> None:
         """`reap` from the loop's next pass, from any thread."""
         assert self.loop is not None
         # A closed loop refuses; then the scheduler counts the call as cancelled when it moves to the next one.
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.reap, call)
+            self.loop.call_soon_threadsafe(self.reap, call, context=self._context)
 
     def enter_slice(self, now: float) -> None:
         self.governor.roll(now)
-        self._rates.mark(now, self._ended())
+        self.rates.mark(now, self.ended())
 
-    def _leave_unstarted(self, call: Call, now: float) -> None:
-        tally = self._tallies[call.kind]
+    def leave_queue(self, call: Call, now: float) -> None:
+        """A call that was taken out of the queue has ended there, cancelled."""
+        tally = self.tallies[call.kind]
         tally.cancelled += 1
-        tally.never_started += 1
+        tally.never_started += not call.gave_way_once
         if call.observed:
             self.governor.failed(now, max(0.0, now - call.submitted))
+        nested.want_no_more(call)
         call.started_at = now  # the end of its wait
-        self._listeners.finished(call, "cancelled", now)
+        self.listeners.finished(call, "cancelled", now)
+        if call.extras is not None:
+            call.extras.clear()
 
     # What follows from a change
 
@@ -257,13 +298,15 @@ class Dispatcher:
         admission = self.admission
         if admission.timed:
             for call in admission.expire(now):
-                self._refuse(call, Verdict.TIMEOUT, now)
+                refusals.refuse(self, call, Verdict.TIMEOUT, now)
         for call in admission.fill(now):
             call.waiter.set_result(None)  # type: ignore[union-attr]
+            if call.parent is not None:
+                nested.take_own(self, call)
             if self.attentive:
-                self._listeners.started(call)
+                self.listeners.started(call)
         while admission.dropped:
-            self._leave_unstarted(admission.dropped.pop(), now)
+            self.leave_queue(admission.dropped.pop(), now)
         if admission.timed or self._timer is not None:
             self._arm(now)
         if self.attentive:
@@ -278,9 +321,10 @@ class Dispatcher:
             self.disarm()
             assert self.loop is not None
             self._due = min(due, now + _LONGEST_SLEEP)
-            self._timer = self.loop.call_at(self._due, self._tick)
+            self._timer = self.loop.call_at(self._due, self._tick, context=self._context)
 
-    def _ended(self) -> tuple[int, int]:
+    def ended(self) -> tuple[int, int]:
+        """Calls that have had a slot and given it back, interactive and batch, since the scheduler was made."""
         return self._interactive_tally.started(0), self._batch_tally.started(0)
 
     def disarm(self) -> None:
@@ -298,16 +342,13 @@ class Dispatcher:
 
     def _attend(self) -> None:
         if self._idle_waiters and self.admission.idle:
-            for waiter in self._idle_waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._idle_waiters.clear()
+            self._idle_waiters.tell()
             self.look_after()
-        self._listeners.flush()
+        self.listeners.flush()
 
     def look_after(self) -> None:
         """Note whether somebody has to hear of changes; for when listeners come or go."""
-        self.attentive = bool(self._listeners.callbacks or self._idle_waiters)
+        self.attentive = bool(self.listeners.callbacks or self._idle_waiters)
 
     def when_idle(self) -> asyncio.Future[None]:
         """A future that is done once nothing runs and nothing waits."""
@@ -316,7 +357,7 @@ class Dispatcher:
         if self.admission.idle:
             waiter.set_result(None)
         else:
-            self._idle_waiters.append(waiter)
+            self._idle_waiters.add(waiter)
             self.attentive = True
         return waiter
 
@@ -326,59 +367,11 @@ class Dispatcher:
         try:
             await waiter
         finally:
-            if waiter in self._idle_waiters:
-                self._idle_waiters.remove(waiter)
-                self.look_after()
+            self._idle_waiters.discard(waiter)
+            self.look_after()
 
     def _limit_changed(self, before: Decision, after: Decision) -> None:
-        self._listeners.limit_changed(self.clock(), before, after)
-
-    # Refusals
-
-    def refuse_queued(self, kinds: frozenset[str]) -> int:
-        """Refuse what waits of these kinds because the scheduler closes; returns how many."""
-        now = self.clock()
-        doomed = [call for call in self.admission.calls() if call.state == QUEUED and call.kind in kinds]
-        for call in doomed:
-            self.admission.withdraw(call)
-            self._refuse(call, Verdict.CLOSED, now)
-        self.settle(now)
-        return len(doomed)
-
-    def _refuse(self, call: Call, verdict: Verdict, now: float) -> None:
-        waiter = call.waiter
-        assert waiter is not None
-        if waiter.done():  # cancelled in this pass; its own clean-up finds it gone
-            self._leave_unstarted(call, now)
-            return
-        call.started_at = now  # the end of its wait
-        self._count_rejected(call, verdict, now)
-        waiter.set_result(verdict)
-
-    def _turned_away(self, call: Call, now: float) -> Rejected:
-        call.started_at = now
-        bound = self.admission.bound(call.interactive)
-        full = bound is not None and self._queued(call) >= bound
-        verdict = Verdict.FULL if full else Verdict.TIMEOUT
-        refusal = self.refusal(call, verdict)  # before a listener can change the numbers
-        self._count_rejected(call, verdict, now)
-        self.settle(now)
-        return refusal
-
-    def _queued(self, call: Call) -> int:
-        return (self.admission.interactive_queue if call.interactive else self.admission.batch_queue).size
-
-    def _count_rejected(self, call: Call, verdict: Verdict, now: float) -> None:
-        self._tallies[call.kind].rejected += 1
-        if verdict is Verdict.TIMEOUT and call.observed:
-            self.governor.failed(now, max(0.0, now - call.submitted))
-        self._listeners.rejected(call, verdict)
-
-    def refusal(self, call: Call, verdict: Verdict) -> Rejected:
-        """What the refused call's caller gets; a fresh exception for each."""
-        queued, kind = self._queued(call), 0 if call.interactive else 1
-        retry_after = self._rates.seconds_for(queued + 1, self.clock(), self._ended(), kind)
-        return refusal(call, verdict, self.admission, queued, retry_after)
+        self.listeners.limit_changed(self.clock(), before, after)
 
     # The end of the loop
 
@@ -389,24 +382,20 @@ class Dispatcher:
         """
         self.abandoned = True
         self.disarm()
-        calls = list(self.admission.calls())
-        # Late timers of that loop find nothing to do.
-        paused, self.admission = self.admission.paused, Admission(self.admission.limits, self.governor)
+        calls, paused = list(self.admission.calls()), self.admission.paused
+        self.admission = Admission(self.admission.limits, self.governor)  # late timers of that loop find nothing to do
         self.admission.set_paused(paused, 0.0)
         self.governor.watch(self.admission)
         for call in calls:
-            tally = self._tallies[call.kind]
+            tally = self.tallies[call.kind]
             tally.cancelled += 1
-            tally.never_started += call.state == QUEUED
+            tally.never_started += call.state == QUEUED and not call.gave_way_once
             if call.extras is not None and call.extras.run_timer is not None:
                 call.extras.run_timer.cancel()
             if wake and call.waiter is not None:
                 call.waiter.cancel()
             call.state = GONE
-        if wake:
-            for waiter in self._idle_waiters:
-                waiter.cancel()
-        self._idle_waiters.clear()
+        self._idle_waiters.abandon(wake=wake)
 
     def check(self) -> None:
         """Assert every invariant; for tests."""

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from typing import Final, NoReturn
 
+from .call import Call, Verdict
+from .errors import SchedulerMisuse
 from .events import (
     CallFinished,
     CallQueued,
@@ -23,7 +27,6 @@ from .events import (
     RejectionReason,
 )
 from .policies.base import Decision
-from .slot import Call, Verdict
 
 __all__ = ["Listener", "Listeners"]
 
@@ -35,6 +38,8 @@ _REASONS: Final[dict[Verdict, RejectionReason]] = {
     Verdict.CLOSED: "closed",
 }
 
+_KINDS_LOGGED: Final = 100  # of errors; what comes after them is counted only
+
 _log: Final = logging.getLogger("llm_traffic_scheduler")
 
 
@@ -44,17 +49,31 @@ class Listeners:
     What a callback does to the scheduler takes effect after the current operation: the events
     that follow from it are told after the present ones, in a loop and not by recursion. Without a
     callback no event is even made.
+
+    Callbacks run in a context of their own: whoever happens to release a slot has nothing to do with the call
+    that is told of, and a task started in a callback must not pass for part of that one's call.
     """
 
-    __slots__ = ("_fatal", "_flushing", "_logged", "_name", "_queue", "callbacks", "listener_faults", "policy_faults")
+    __slots__ = (
+        "_context",
+        "_fatal",
+        "_flushing",
+        "_logged",
+        "_name",
+        "_queue",
+        "callbacks",
+        "listener_faults",
+        "policy_faults",
+    )
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._context = Context()
         self.callbacks: tuple[Listener, ...] = ()
         self._queue: deque[Event] = deque()
         self._fatal: BaseException | None = None
         self._flushing = False
-        self._logged: set[tuple[str, type[BaseException]]] = set()
+        self._logged: set[tuple[str, str, str]] = set()
         self.policy_faults = self.listener_faults = 0
 
     def add(self, callback: Listener) -> None:
@@ -75,7 +94,7 @@ class Listeners:
         """The call has a slot."""
         if self.callbacks:
             at = call.started_at
-            self._queue.append(CallStarted(at, call.kind, call.label, max(0.0, at - call.submitted)))
+            self._queue.append(CallStarted(at, call.kind, call.label, call.waited(at)))
 
     def finished(self, call: Call, outcome: Outcome, now: float) -> None:
         """The call has ended, or has left the queue (then `started_at` is when)."""
@@ -83,7 +102,8 @@ class Listeners:
             return
         slot = None if call.extras is None else call.extras.slot
         first = None if slot is None or slot.first_token_at is None else slot.first_token_at - call.submitted
-        waited, ran = max(0.0, call.started_at - call.submitted), max(0.0, now - call.started_at)
+        waited = call.waited(now)
+        ran = max(0.0, now - call.started_at)
         tokens = 0 if slot is None else slot.token_count
         self._queue.append(CallFinished(now, call.kind, call.label, outcome, waited, ran, first, tokens))
 
@@ -109,7 +129,8 @@ class Listeners:
                 event = self._queue.popleft()
                 for callback in self.callbacks:
                     try:
-                        callback(event)
+                        if (answer := self._context.run(callback, event)) is not None:
+                            _refuse_to_await(answer)
                     except BaseException as error:
                         self.listener_faults += 1
                         self._fault("listener", error)
@@ -122,8 +143,10 @@ class Listeners:
         self._fault("policy", error)
 
     def _fault(self, where: str, error: BaseException) -> None:
-        if (where, type(error)) not in self._logged:
-            self._logged.add((where, type(error)))
+        # By name: libraries that make an exception class for each answer would fill the log, and memory.
+        key = where, type(error).__module__, type(error).__qualname__
+        if key not in self._logged and len(self._logged) < _KINDS_LOGGED:
+            self._logged.add(key)
             # A log handler of the user's may raise as well, in the middle of a release.
             with contextlib.suppress(Exception):
                 _log.error(
@@ -145,6 +168,15 @@ class Listeners:
         if self._fatal is not None:
             fatal, self._fatal = self._fatal, None
             raise fatal
+
+
+def _refuse_to_await(answer: object) -> None:
+    if inspect.iscoroutine(answer):
+        answer.close()
+        raise SchedulerMisuse(
+            "a listener is a plain function, and what it does is done when it returns; this one returned a coroutine: "
+            "start a task in it, and keep the task"
+        )
 
 
 def _reraise(error: BaseException) -> NoReturn:

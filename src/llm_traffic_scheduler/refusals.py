@@ -1,21 +1,64 @@
-"""What the caller of a refused call is told.
+"""Calls that are refused, and what their callers are told.
 
 Floor: third, without asyncio.
 """
 
 from __future__ import annotations
 
-from .core.admission import Admission
+from typing import TYPE_CHECKING
+
+from . import nested
+from .call import Call, Verdict
+from .core.admission import QUEUED, Admission
 from .errors import QueueFull, QueueTimeout, Rejected, SchedulerClosed
-from .slot import Call, Verdict
 
-__all__ = ["refusal"]
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+
+__all__ = ["refusal", "refuse", "refuse_queued", "turned_away"]
 
 
-def refusal(
-    call: Call, verdict: Verdict, admission: Admission[Call], queued: int, retry_after: float | None
-) -> Rejected:
-    """The exception for `verdict`, with the numbers of this moment; `queued` calls of its kind wait."""
+def refuse_queued(home: Dispatcher, kinds: frozenset[str], *, nested_too: bool) -> None:
+    """Refuse what waits of these kinds because the scheduler closes.
+
+    Those that have started are not refused any more, and those inside of others only `nested_too`.
+    """
+    now, aside = home.clock(), home.admission.aside
+    waiting = [call for call in home.admission.calls() if call.state == QUEUED and call.kind in kinds]
+    for call in [call for call in waiting if call not in aside or (nested_too and aside[call])]:
+        home.admission.withdraw(call)
+        refuse(home, call, Verdict.CLOSED, now)
+    home.settle(now)
+
+
+def refuse(home: Dispatcher, call: Call, verdict: Verdict, now: float) -> None:
+    """Wake the caller of a call that was taken out of the queue, with the verdict."""
+    waiter = call.waiter
+    assert waiter is not None
+    if waiter.done():  # cancelled in this pass; its own clean-up finds it gone
+        home.leave_queue(call, now)
+        return
+    call.started_at = now  # the end of its wait
+    _count(home, call, verdict, now)
+    waiter.set_result(verdict)
+
+
+def turned_away(home: Dispatcher, call: Call, now: float) -> Rejected:
+    """Count a call that could not even wait; returns what to raise."""
+    call.started_at = now
+    bound = home.admission.bound(call.interactive)
+    full = bound is not None and _queued(home, call) >= bound and call.nesting is None
+    verdict = Verdict.FULL if full else Verdict.TIMEOUT
+    error = refusal(home, call, verdict)  # before a listener can change the numbers
+    _count(home, call, verdict, now)
+    home.settle(now)
+    return error
+
+
+def refusal(home: Dispatcher, call: Call, verdict: Verdict) -> Rejected:
+    """What the refused call's caller gets, with the numbers of this moment; a fresh exception for each."""
+    queued, admission = _queued(home, call), home.admission
+    retry_after = home.rates.seconds_for(queued + 1, home.clock(), home.ended(), 0 if call.interactive else 1)
     kind, waited = call.kind, max(0.0, call.started_at - call.submitted)
     if verdict is Verdict.CLOSED:
         return SchedulerClosed(f"{call.title} waited {waited:.3g} s when the scheduler was closed", kind=kind)
@@ -37,6 +80,18 @@ def refusal(
         waited=waited,
         retry_after=retry_after,
     )
+
+
+def _queued(home: Dispatcher, call: Call) -> int:
+    return (home.admission.interactive_queue if call.interactive else home.admission.batch_queue).size
+
+
+def _count(home: Dispatcher, call: Call, verdict: Verdict, now: float) -> None:
+    home.tallies[call.kind].rejected += 1
+    nested.want_no_more(call)
+    if verdict is Verdict.TIMEOUT and call.observed:
+        home.governor.failed(now, max(0.0, now - call.submitted))
+    home.listeners.rejected(call, verdict)
 
 
 def _obstacle(kind: str, admission: Admission[Call]) -> str:

@@ -6,6 +6,7 @@ Floor: third, the lowest that imports asyncio. What is decided, and why, is on t
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from asyncio import current_task, get_running_loop
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,10 +14,13 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from threading import get_ident
 from types import CoroutineType, EllipsisType, TracebackType
-from typing import Final, Self, TypeVar, TypeVarTuple, Unpack
+from typing import Final, NoReturn, Self, TypeVar, TypeVarTuple, Unpack
 
+from . import nested
+from .call import Call, active, leave, lineage
 from .call_options import CallOptions, parse, refuse_unknown
-from .core.admission import RUNNING
+from .circles import watch_for_circles
+from .core.admission import GONE, RUNNING
 from .core.checks import timeout as timeout_checked
 from .dispatcher import LOOKUP_IS_DEAR, Dispatcher
 from .errors import ConfigError, SchedulerClosed, SchedulerMisuse
@@ -24,11 +28,13 @@ from .explain import explain
 from .forks import survive_forks
 from .listeners import Listener, Listeners
 from .policies.base import LimitPolicy
+from .refusals import refusal
 from .settings import Changes, Settings
 from .shutdown import ALL_KINDS, Shutdown
-from .slot import Call, Slot, active, active_call, leave
+from .slot import Slot
 from .slot_context import SlotContext
 from .snapshot import CallInfo, CloseReport, SchedulerSnapshot, Tally
+from .traffic import kind_in_force, living, options_in_force
 from .views import call_infos, take_snapshot
 from .work import Kind, check_awaitable, kind_name, not_a_function
 
@@ -124,7 +130,7 @@ class TrafficScheduler:
 
     async def submit(
         self,
-        kind: Kind,
+        kind: Kind | None,
         coro_fn: Callable[[*Ts], Awaitable[T]],
         /,
         *args: *Ts,
@@ -133,7 +139,7 @@ class TrafficScheduler:
         """Wait for a slot, run `coro_fn(*args)` in it, in the caller's own task, and return its result.
 
         Args:
-            kind: "interactive" or "batch".
+            kind: "interactive" or "batch"; None: the one in force, see `traffic`.
             coro_fn: a function that returns an awaitable; called at most once, and never if the call is refused.
             priority: lower runs earlier within a kind; first come, first served among equals.
             queue_timeout: seconds to wait for a slot; 0 or less: now or not at all; infinity: no bound.
@@ -161,12 +167,11 @@ class TrafficScheduler:
                 home.quit(call, error)
                 raise
             if verdict is not None:
-                raise home.refusal(call, verdict)
+                raise refusal(home, call, verdict)
         if call.extras is not None:
             home.begin_with(call, call.extras)
         call.task, token = current_task(home.loop), active.set(call)
-        if call.task is not None:
-            call.base = call.task.cancelling()
+        call.base = 0 if call.task is None else call.task.cancelling()
         try:
             awaitable = coro_fn(*args) if args else coro_fn()  # type: ignore[call-arg]
             if type(awaitable) is not CoroutineType:
@@ -182,7 +187,7 @@ class TrafficScheduler:
         home.complete(call)
         return result
 
-    def slot(self, kind: Kind, /, **options: Unpack[CallOptions]) -> AbstractAsyncContextManager[Slot]:
+    def slot(self, kind: Kind | None = None, /, **options: Unpack[CallOptions]) -> AbstractAsyncContextManager[Slot]:
         """A slot for a block: `async with scheduler.slot("batch") as slot: ...`.
 
         Options, errors and cancellation are those of `submit`.
@@ -190,10 +195,10 @@ class TrafficScheduler:
         refuse_unknown(options)
         return SlotContext(partial(self._admit, kind, options))
 
-    def _admit(self, kind: Kind, options: CallOptions) -> Call:
+    def _admit(self, kind: Kind | None, options: CallOptions) -> Call:
         """Check the arguments, then let the call start or wait. A plain call pays for no check of what others bring."""
         interactive = True if kind == "interactive" else False if kind == "batch" else None
-        if interactive is None or options or self._never_plain:
+        if interactive is None or options or self._never_plain or active.get() is not None:
             return self._admit_particular(kind, options)
         home = self._home
         if not (home.is_here() if LOOKUP_IS_DEAR else get_running_loop() is home.loop):
@@ -201,7 +206,7 @@ class TrafficScheduler:
         call = Call()
         call.home, call.interactive = home, interactive
         call.observed = interactive
-        call.extras = call.waiter = None
+        call.extras = call.waiter = call.parent = None
         call.priority, call.deadline = 0, _INFINITY
         call.submitted = now = home.clock()
         # From here on as `Dispatcher.admit`, one frame less.
@@ -215,17 +220,24 @@ class TrafficScheduler:
             home.admitted(call)
         return call
 
-    def _admit_particular(self, kind: Kind, options: CallOptions) -> Call:
-        call = Call()
-        call.interactive = kind_name(kind) == "interactive"
-        waits = parse(call, options, self._settings)
-        if self._shutdown is not None:
-            raise SchedulerClosed(f"scheduler {self.name!r} is closed: it takes no new calls", kind=kind_name(kind))
+    def _admit_particular(self, kind: Kind | None, options: CallOptions) -> Call:
+        call, around = Call(), active.get()
+        call.interactive = kind_in_force(kind, around)
+        waits = parse(call, options, self._settings, options_in_force(around))
         call.home = home = self._on(get_running_loop())
+        call.parent = around = living(around)
+        host = nested.host_of(around, home)
+        if self._shutdown is not None and host is None:
+            raise SchedulerClosed(f"scheduler {self.name!r} is closed: it takes no new calls", kind=call.kind)
         call.submitted = now = home.clock()
         call.waiter = None
         call.deadline = now + waits
-        home.admit(call)
+        if host is None:
+            home.admit(call)
+        else:
+            nested.admit_inside(home, call, host)
+        if call.waiter is not None and around is not None:
+            watch_for_circles(call)
         return call
 
     # Watching
@@ -258,6 +270,8 @@ class TrafficScheduler:
         """
         if not callable(callback):
             raise SchedulerMisuse(f"add_listener() takes a function of one event, got {type(callback).__name__}")
+        if inspect.iscoroutinefunction(callback):
+            raise SchedulerMisuse("add_listener() takes a plain function, got a coroutine function: start a task in it")
         self._own_thread("add_listener")
         self._listeners.add(callback)
         self._home.look_after()
@@ -415,12 +429,18 @@ class TrafficScheduler:
             )
 
     def _outside_a_slot(self, what: str) -> None:
-        call = active_call()
-        if call is not None and call.home is self._home:
+        inside = (node for node in lineage(active.get()) if isinstance(node, Call))
+        if call := next((call for call in inside if call.home is self._home and call.state != GONE), None):
             raise SchedulerMisuse(
                 f"{what}() from inside a slot of the same scheduler ({call.title}) would wait for itself: "
                 f"call it from a task that was started outside"
             )
+
+    def __reduce__(self) -> NoReturn:
+        raise SchedulerMisuse(
+            f"scheduler {self.name!r} belongs to this process and cannot be pickled or copied: "
+            "make one in each process, for example at import time"
+        )
 
     def check(self) -> None:
         """Assert every invariant; for tests."""

@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from .core.admission import RUNNING
+from .call import Call, Verdict
+from .core.admission import GONE, LENT_ON, QUEUED
 from .dispatcher import Dispatcher
-from .slot import Call, Verdict
+from .nested import guests_elsewhere
+from .refusals import refuse_queued
 from .snapshot import CloseReport, Tally
 
 __all__ = ["Shutdown"]
@@ -44,10 +46,10 @@ class Shutdown:
         else:
             dispatcher.when_idle().add_done_callback(self._idle)
 
-    def refuse(self, kinds: frozenset[str]) -> None:
+    def refuse(self, kinds: frozenset[str], *, nested_too: bool = False) -> None:
         """Turn away what waits of these kinds."""
         if self._open():
-            self._dispatcher.refuse_queued(kinds)
+            refuse_queued(self._dispatcher, kinds, nested_too=nested_too)
 
     def bound(self, deadline: float) -> None:
         """Cancel what still runs at `deadline`; the earliest one given holds."""
@@ -83,12 +85,12 @@ class Shutdown:
     def _interrupt(self) -> None:
         if not self._open():
             return
-        self.refuse(ALL_KINDS)
-        admission = self._dispatcher.admission
-        self._interrupted = [*admission.interactive_running, *admission.batch_running]
+        self.refuse(ALL_KINDS, nested_too=True)
+        started = [call for call in self._dispatcher.admission.calls() if call.state != QUEUED or call.gave_way_once]
+        self._interrupted = [call for call in started if call.state != LENT_ON]
         if self.report is None:
             self._arm(self._dispatcher.clock() + GRACE, self._finish)
-        for call in self._interrupted:
+        for call in [*self._interrupted, *guests_elsewhere(started)]:
             call.interrupt(Verdict.CLOSED)
 
     def _idle(self, waiter: asyncio.Future[None]) -> None:
@@ -100,7 +102,7 @@ class Shutdown:
             return
         if self._timer is not None:
             self._timer.cancel()
-        cancelled = sum(call.state != RUNNING for call in self._interrupted)
+        cancelled = sum(call.state in (GONE, LENT_ON) for call in self._interrupted)
         self.report = CloseReport(
             finished=self._ended() - self._ended_before - cancelled,
             rejected=self._rejected() - self._rejected_before,

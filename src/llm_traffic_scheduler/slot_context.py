@@ -9,8 +9,10 @@ from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
 
+from .call import Call, Scope, active, leave
 from .errors import SchedulerMisuse
-from .slot import Call, Slot, active, leave, slot_of
+from .refusals import refusal
+from .slot import Slot, slot_of
 
 __all__ = ["SlotContext"]
 
@@ -26,7 +28,7 @@ class SlotContext:
     def __init__(self, admit: Callable[[], Call]) -> None:
         self._admit: Callable[[], Call] | None = admit
         self._call: Call | None = None
-        self._token: Token[Call | None] | None = None
+        self._token: Token[Call | Scope | None] | None = None
 
     async def __aenter__(self) -> Slot:
         if self._admit is None:
@@ -40,7 +42,7 @@ class SlotContext:
                 call.home.quit(call, error)
                 raise
             if verdict is not None:
-                raise call.home.refusal(call, verdict)
+                raise refusal(call.home, call, verdict)
         call.home.begin(call)
         self._token = active.set(call)
         self._call = call

@@ -42,14 +42,16 @@ class CallInfo:
     """One call that waits or runs.
 
     Attributes:
-        state: "queued", "running", or "overdue" (it runs on although its run timeout told it to stop).
+        state: "queued", "running", "overdue" (it runs on although its run timeout told it to stop), or "released"
+            (inside `async with slot.released()`; counts as queued).
         age: seconds since submit.
         waited: seconds it has spent in the queue.
     """
 
     kind: str
     label: str | None
-    state: Literal["queued", "running", "overdue"]
+    tenant: str | None
+    state: Literal["queued", "released", "running", "overdue"]
     age: float
     waited: float
 
@@ -137,11 +139,11 @@ class Tally:
         """Calls that got a slot, `running` of which still have it."""
         return self.ended - self.rejected - self.never_started + running
 
-    def totals(self, queued: int, running: int) -> KindTotals:
-        """The figures to show, with `queued` waiting and `running` running."""
+    def totals(self, queued: int, running: int, started_before: int) -> KindTotals:
+        """The figures to show; `started_before` of those that are queued have run already."""
         return KindTotals(
             submitted=self.ended + queued + running,
-            started=self.started(running),
+            started=self.started(running + started_before),
             completed=self.completed,
             failed=self.failed,
             cancelled=self.cancelled,

@@ -6,14 +6,13 @@ Floor: third.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
-from .core.admission import QUEUED
+from .call import Call
+from .core.admission import AWAY, QUEUED, Admission
 from .dispatcher import Dispatcher
 from .explain import describe
 from .listeners import Listeners
-from .policies.base import Signals
-from .slot import Call
 from .snapshot import CallInfo, KindTotals, SchedulerSnapshot, Tally
 
 __all__ = ["call_infos", "take_snapshot"]
@@ -39,7 +38,13 @@ def _steady(look: Callable[[], T], mark: Callable[[], object]) -> T:
 
 
 def _mark(home: Dispatcher, tallies: dict[str, Tally]) -> tuple[object, ...]:
-    return (*(tally.ended for tally in tallies.values()), *home.admission.counts)
+    admission = home.admission
+    return (
+        *(tally.ended for tally in tallies.values()),
+        *admission.counts,
+        len(admission.aside),
+        len(admission.away),
+    )
 
 
 def call_infos(home: Dispatcher) -> tuple[CallInfo, ...]:
@@ -52,10 +57,19 @@ def _call_info(call: Call, now: float) -> CallInfo:
     return CallInfo(
         kind=call.kind,
         label=call.label,
-        state="queued" if call.state == QUEUED else "overdue" if call.overdue(now) else "running",
+        tenant=call.tenant,
+        state=_state(call, now),
         age=max(0.0, now - call.submitted),
         waited=call.waited(now),
     )
+
+
+def _state(call: Call, now: float) -> Literal["queued", "released", "running", "overdue"]:
+    if call.state == QUEUED:
+        return "queued"
+    if call.state == AWAY:
+        return "released"
+    return "overdue" if call.overdue(now) else "running"
 
 
 def take_snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners) -> SchedulerSnapshot:
@@ -76,8 +90,8 @@ def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners:
         running=signals.interactive_running + signals.batch_running,
         interactive_running=signals.interactive_running,
         batch_running=signals.batch_running,
-        interactive_queued=signals.interactive_queued,
-        batch_queued=signals.batch_queued,
+        interactive_queued=_queued(admission, True),
+        batch_queued=_queued(admission, False),
         batch_limit=decision.limit,
         pressure=decision.pressure,
         reason=reason,
@@ -89,18 +103,25 @@ def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners:
         oldest_interactive_running=_oldest(admission.interactive_running, now),
         oldest_batch_running=_oldest(admission.batch_running, now),
         interactive=reading.snapshot(),
-        totals=_totals(tallies, signals),
+        totals={kind: _totals(tally, admission, kind == "interactive") for kind, tally in tallies.items()},
         policy_faults=listeners.policy_faults,
         listener_faults=listeners.listener_faults,
         timer_lateness=home.lateness,
     )
 
 
-def _totals(tallies: dict[str, Tally], signals: Signals) -> dict[str, KindTotals]:
-    return {
-        "interactive": tallies["interactive"].totals(signals.interactive_queued, signals.interactive_running),
-        "batch": tallies["batch"].totals(signals.batch_queued, signals.batch_running),
-    }
+def _queued(admission: Admission[Call], interactive: bool) -> int:
+    """Calls that count as queued: without those that may never count, with those that are away."""
+    queue = admission.interactive_queue if interactive else admission.batch_queue
+    hidden = sum(nested and call.interactive == interactive for call, nested in list(admission.aside.items()))
+    return queue.size - hidden + sum(call.interactive == interactive for call in list(admission.away))
+
+
+def _totals(tally: Tally, admission: Admission[Call], interactive: bool) -> KindTotals:
+    running = admission.interactive_running if interactive else admission.batch_running
+    back = [*admission.away, *(call for call, nested in list(admission.aside.items()) if not nested)]
+    started_before = sum(call.interactive == interactive for call in back)
+    return tally.totals(_queued(admission, interactive), len(running), started_before)
 
 
 def _overdue(home: Dispatcher, now: float) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 from typing import Literal, TypeAlias
 
+from .call import TrafficKind
 from .errors import ConfigError, SchedulerMisuse
-from .slot import TrafficKind
 
 __all__ = ["Kind", "bad_kind", "check_awaitable", "kind_name", "not_a_function"]
 

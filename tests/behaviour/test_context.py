@@ -10,9 +10,18 @@ from contextvars import ContextVar
 
 import pytest
 
-from llm_traffic_scheduler import CallStarted, Event, current_slot
+from llm_traffic_scheduler import (
+    CallStarted,
+    CloseReport,
+    Decision,
+    Event,
+    FixedPolicy,
+    Signals,
+    Slot,
+    current_slot,
+)
 from tests.behaviour.doors import Door, each_door, each_kind, start
-from tests.support import hold, make_scheduler, settle
+from tests.support import Law, hold, make_scheduler, settle
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual", "eager"])
 
@@ -113,6 +122,66 @@ async def test_a_listener_can_not_change_the_context_of_a_waiting_call(run: Door
         held.release()
 
     assert await waiter == "test"
+
+
+@each_door
+async def test_a_listener_runs_in_a_context_that_belongs_to_no_call(run: Door) -> None:
+    scheduler = make_scheduler(policy=FixedPolicy(1))
+    seen: list[tuple[str, Slot | None]] = []
+
+    def listener(event: Event) -> None:
+        seen.append((user.get(), current_slot()))
+        user.set("listener")
+
+    async def steer() -> None:
+        scheduler.pause("batch")
+        waiters.append(start(run(scheduler, "batch", who)))
+        await settle()
+        scheduler.resume("batch")
+
+    waiters: list[asyncio.Task[str]] = []
+    user.set("test")
+    scheduler.add_listener(listener)
+    await run(scheduler, "interactive", steer)
+    answer = await waiters[0]
+
+    assert len(seen) == 5
+    assert {slot for _, slot in seen} == {None}
+    assert "test" not in {name for name, _ in seen}
+    assert (answer, user.get()) == ("test", "test")
+
+
+@each_door
+async def test_a_task_started_by_a_listener_is_no_part_of_the_call_that_happened_to_run(run: Door) -> None:
+    scheduler = make_scheduler()
+    tasks: list[asyncio.Task[CloseReport]] = []
+
+    def listener(event: Event) -> None:
+        if isinstance(event, CallStarted) and event.kind == "batch":
+            tasks.append(start(scheduler.close()))
+
+    scheduler.add_listener(listener)
+    await run(scheduler, "interactive", run, scheduler, "batch", settle)
+
+    assert await tasks[0] == CloseReport(finished=2)
+
+
+async def test_what_the_timer_decides_is_decided_in_no_calls_context() -> None:
+    seen: list[str] = []
+
+    def decide(now: float, signals: Signals) -> Decision:
+        seen.append(user.get())
+        return Decision(1, valid_until=now + 1)
+
+    scheduler = make_scheduler(max_concurrency=4, policy=Law(decide))
+    user.set("test")
+    holders = [hold(scheduler, "batch") for _ in range(2)]
+    await settle()
+    seen.clear()
+    await asyncio.sleep(5)
+
+    assert set(seen) == {"nobody"}
+    holders[0].release()
 
 
 @each_door

@@ -115,7 +115,7 @@ def test_a_child_forked_from_inside_a_call_has_no_current_slot_and_all_slots() -
         """
         from llm_traffic_scheduler import current_slot
         async def main():
-            async with scheduler.slot("batch"):
+            async with scheduler.slot("interactive"):
                 child = in_child(lambda: [current_slot() is None, asyncio.run(slots())])
                 return child, [current_slot() is None, scheduler.snapshot().running]
         print(json.dumps(asyncio.run(main())))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from llm_traffic_scheduler import (
     Event,
     LimitChanged,
     QueueFull,
+    SchedulerMisuse,
     TrafficScheduler,
 )
 from tests.support import Recorder, account, armed_timers, hold, make_scheduler, noop, settle
@@ -121,6 +125,43 @@ async def test_listener_faults_are_logged_once_per_kind_of_error(caplog: pytest.
         "KeyError('b')",
     ]
     assert scheduler.snapshot().listener_faults == 4
+
+
+async def test_errors_whose_classes_are_made_anew_each_time_fill_neither_the_log_nor_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = make_scheduler()
+    same_name, own_name = count(), count()
+    scheduler.add_listener(lambda event: fault(type("ApiError", (Exception,), {})(next(same_name)))(event))
+    scheduler.add_listener(lambda event: fault(type(f"ApiError{next(own_name)}", (Exception,), {})())(event))
+
+    for _ in range(150):
+        await scheduler.submit("interactive", noop)
+
+    assert scheduler.snapshot().listener_faults == 600
+    assert len(logged(caplog)) == 100
+
+
+async def test_a_coroutine_function_is_refused_as_a_listener() -> None:
+    async def listener(event: Event) -> None: ...
+
+    for callback in (listener, partial(listener)):
+        with pytest.raises(SchedulerMisuse, match="start a task in it"):
+            make_scheduler().add_listener(callback)  # type: ignore[arg-type]
+
+
+async def test_a_coroutine_that_a_listener_returns_is_closed_and_counts_as_a_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = make_scheduler()
+    made: list[Coroutine[Any, Any, None]] = []
+    scheduler.add_listener(lambda event: made.append(noop()) or made[-1])  # type: ignore[func-returns-value, arg-type]
+
+    await scheduler.submit("interactive", noop)
+
+    assert [inspect.getcoroutinestate(coroutine) for coroutine in made] == [inspect.CORO_CLOSED] * 2
+    assert scheduler.snapshot().listener_faults == 2
+    assert len(logged(caplog)) == 1
 
 
 async def test_a_log_handler_that_raises_costs_no_slot() -> None:

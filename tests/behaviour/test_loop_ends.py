@@ -6,6 +6,7 @@ Promises 23 (close while the loop shuts down) and 25 (calls of the old loop coun
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import logging
 from collections.abc import Callable, Coroutine
@@ -113,7 +114,7 @@ def test_a_call_closed_by_hand_after_its_loop_is_gone_touches_nothing(run: Door,
     async def begin() -> list[Coroutine[Any, Any, Any]]:
         calls = [run(scheduler, "interactive", asyncio.Event().wait) for _ in range(3 if waits else 1)]
         for call in calls:
-            call.send(None)
+            contextvars.copy_context().run(call.send, None)
         return calls
 
     *others, last = run_virtual(begin())

@@ -6,8 +6,10 @@ Promises 12 and 22, and the `SchedulerMisuse` of API.md. Whatever can be awaited
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
+import pickle
 import types
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
@@ -308,3 +310,11 @@ async def test_a_kind_that_does_not_exist_is_refused_at_the_door(run: Door, kind
 async def test_without_a_kind_the_message_says_what_to_write(run: Door) -> None:
     with pytest.raises(SchedulerMisuse, match=r'submit\("interactive", ...\)'):
         await run(make_scheduler(), None, fetch)
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_scheduler_cannot_be_pickled_or_copied(duplicate: Callable[[object], object]) -> None:
+    scheduler = make_scheduler(name="gateway")
+
+    with pytest.raises(SchedulerMisuse, match="'gateway' belongs to this process"):
+        duplicate(scheduler)

@@ -165,7 +165,7 @@ def calls_can_be_looked_at() -> None:
     assert_type(scheduler.calls(), tuple[CallInfo, ...])
     for call in scheduler.calls():
         assert_type((call.kind, call.label), tuple[str, str | None])
-        assert_type(call.state, Literal["queued", "running", "overdue"])
+        assert_type(call.state, Literal["queued", "released", "running", "overdue"])
         assert_type((call.age, call.waited), tuple[float, float])
 
 

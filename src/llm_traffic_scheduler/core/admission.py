@@ -17,11 +17,13 @@ from typing import Final, Generic, Protocol, TypeVar
 from .arrival_order import SLACK, ArrivalOrder
 from .priority_queue import PriorityQueue
 
-__all__ = ["GONE", "QUEUED", "RUNNING", "Admissible", "Admission", "BatchLimit", "Limits"]
+__all__ = ["AWAY", "GONE", "LENT_ON", "QUEUED", "RUNNING", "Admissible", "Admission", "BatchLimit", "Limits"]
 
 QUEUED: Final = 0
 RUNNING: Final = 1
 GONE: Final = 2
+LENT_ON: Final = 3  # has ended, but another call still uses its slot
+AWAY: Final = 4  # has started, has given its slot up for a while, and does not wait for one
 
 _NEVER: Final = math.inf
 
@@ -85,8 +87,9 @@ class Limits:
 class Admission(Generic[CallT]):
     """Two queues and the calls that run; decides who starts.
 
-    A call is QUEUED, then RUNNING, then GONE, or skips what comes before. Whoever changes something calls
-    `expire` and `fill` afterwards: then no call that may run is waiting.
+    A call is QUEUED, then RUNNING, then GONE, or skips what comes before; one that gives way goes from RUNNING to AWAY
+    and comes back to QUEUED. Whoever changes something calls `expire` and `fill` afterwards: then no call that may run
+    is waiting.
 
     Complexity: `offer`, `release`, `withdraw` and each call that `fill` starts O(log n).
     Threads: one owns it; the reading methods are safe from others if a RuntimeError is tried again.
@@ -104,6 +107,8 @@ class Admission(Generic[CallT]):
         "_limiter",
         "_number",
         "_waiting_since",
+        "aside",
+        "away",
         "batch_queue",
         "batch_running",
         "dropped",
@@ -121,6 +126,10 @@ class Admission(Generic[CallT]):
         self.interactive_running: dict[CallT, None] = {}
         self.batch_running: dict[CallT, None] = {}
         self.paused: frozenset[str] = frozenset()
+        # Calls without a slot that are no new work. Of those that wait: True, it will not count unless it gets a slot
+        # of its own; False, it had started before.
+        self.aside: dict[CallT, bool] = {}
+        self.away: dict[CallT, None] = {}
         # Calls that `fill` found left; whoever calls it takes them out and accounts for them.
         self.dropped: list[CallT] = []
         # Time alone may change who runs or waits: somebody has a deadline, or batch work waits although a slot is free.
@@ -136,13 +145,16 @@ class Admission(Generic[CallT]):
 
     # What happens
 
-    def offer(self, call: CallT) -> int:
-        """RUNNING: it runs from now on. QUEUED: it waits. GONE: its queue is full, or it may not wait at all."""
+    def offer(self, call: CallT, *, exempt: bool = False) -> int:
+        """RUNNING: it runs from now on. QUEUED: it waits. GONE: its queue is full, or it may not wait at all.
+
+        `exempt`: however full its queue is.
+        """
         self._number = call.number = self._number + 1
         running = len(self.interactive_running) + len(self.batch_running)
         if call.interactive:
             if running >= self._interactive_ceiling or self.interactive_queue.size:
-                bound = self.limits.max_queued_interactive
+                bound = None if exempt else self.limits.max_queued_interactive
                 return self._enqueue(call, self.interactive_queue, self._interactive_stragglers, bound)
             call.started_at, call.state = call.submitted, RUNNING
             self.interactive_running[call] = None
@@ -150,7 +162,7 @@ class Admission(Generic[CallT]):
             if running >= self._cap or self.batch_queue.size or not self._batch_allowed(call.submitted):
                 if running < self._cap:
                     self.timed = True
-                bound = self.limits.max_queued_batch
+                bound = None if exempt else self.limits.max_queued_batch
                 return self._enqueue(call, self.batch_queue, self._batch_stragglers, bound)
             call.started_at, call.state = call.submitted, RUNNING
             self.batch_running[call] = None
@@ -161,7 +173,7 @@ class Admission(Generic[CallT]):
         self, call: CallT, queue: PriorityQueue[CallT], stragglers: ArrivalOrder[CallT], bound: int | None
     ) -> int:
         now = call.queued_at = call.started_at = call.submitted  # readers in other threads may look at any time
-        if (bound is not None and queue.size >= bound) or call.deadline <= now:
+        if (bound is not None and queue.size >= bound and self._is_full(call, bound)) or call.deadline <= now:
             call.state = GONE
             return GONE
         if not queue.size and not call.interactive:
@@ -174,6 +186,10 @@ class Admission(Generic[CallT]):
             self.timed = True
         return QUEUED
 
+    def _is_full(self, call: CallT, bound: int) -> bool:
+        newcomers = (self.interactive_queue if call.interactive else self.batch_queue).size
+        return newcomers - sum(other.interactive == call.interactive for other in self.aside) >= bound
+
     def bound(self, interactive: bool) -> int | None:
         """How many calls of the kind may wait, None for any number."""
         return self.limits.max_queued_interactive if interactive else self.limits.max_queued_batch
@@ -185,6 +201,8 @@ class Admission(Generic[CallT]):
         if call.deadline != _NEVER:
             self._deadlines.discard(call.number)
         call.state = GONE
+        if self.aside:
+            self.aside.pop(call, None)
         if stragglers := self._stragglers(call.interactive):
             stragglers.sweep(queue.size)
 
@@ -193,6 +211,28 @@ class Admission(Generic[CallT]):
         del (self.interactive_running if call.interactive else self.batch_running)[call]
         call.state = GONE
         return self.interactive_queue.size + self.batch_queue.size
+
+    def give_up(self, call: CallT) -> None:
+        """Take back the slot of a call that goes on without one for a while."""
+        self.release(call)
+        call.state = AWAY
+        self.away[call] = None
+
+    def come_back(self, call: CallT, now: float) -> None:
+        """A call that gave its slot up waits for one again, in its old place and for as long as it takes."""
+        del self.away[call]
+        call.queued_at, call.deadline, call.state = now, _NEVER, QUEUED
+        self.aside[call] = False
+        queue = self.interactive_queue if call.interactive else self.batch_queue
+        if not queue.size and not call.interactive:
+            self._waiting_since = now
+        if not queue.push(call, call.priority, call.number):
+            self._stragglers(call.interactive).appendleft(call)  # it came before most others
+
+    def leave(self, call: CallT) -> None:
+        """A call that gave its slot up ends without one."""
+        del self.away[call]
+        call.state = GONE
 
     def expire(self, now: float) -> list[CallT]:
         """Withdraw and return the calls whose time to wait is over, earliest deadline first."""
@@ -240,6 +280,8 @@ class Admission(Generic[CallT]):
     def _take(self, queue: PriorityQueue[CallT], stragglers: ArrivalOrder[CallT]) -> CallT:
         call = queue.pop()
         call.state = GONE
+        if self.aside:
+            self.aside.pop(call, None)
         if stragglers:
             stragglers.sweep(queue.size)
         if call.deadline != _NEVER:
@@ -270,9 +312,7 @@ class Admission(Generic[CallT]):
     @property
     def idle(self) -> bool:
         """Nothing runs and nothing waits."""
-        return not (
-            self.interactive_running or self.batch_running or self.interactive_queue.size or self.batch_queue.size
-        )
+        return not (self.running or self.interactive_queue.size or self.batch_queue.size or self.away)
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
@@ -332,9 +372,10 @@ class Admission(Generic[CallT]):
         return ages, next_submitted
 
     def calls(self) -> Iterator[CallT]:
-        """All calls: those that run, then those that wait, each in their order."""
+        """All calls: those that run, those that are away, then those that wait, each in their order."""
         yield from list(self.interactive_running)
         yield from list(self.batch_running)
+        yield from list(self.away)
         yield from self.interactive_queue.ordered()
         yield from self.batch_queue.ordered()
 
@@ -367,10 +408,12 @@ class Admission(Generic[CallT]):
         held_back = self.batch_queue and self.running < self._cap and len(self.batch_running) < self._batch_ceiling
         assert self.timed or not held_back
         assert len(self.batch_running) <= max(self.limits.batch_max, self.running)
-        assert all(call.state == RUNNING and call.interactive for call in self.interactive_running)
-        assert all(call.state == RUNNING and not call.interactive for call in self.batch_running)
+        assert all(call.state in (RUNNING, LENT_ON) and call.interactive for call in self.interactive_running)
+        assert all(call.state in (RUNNING, LENT_ON) and not call.interactive for call in self.batch_running)
+        assert all(call.state == AWAY for call in self.away)
         waiting = [*self.interactive_queue, *self.batch_queue]
         assert all(call.state == QUEUED for call in waiting)
+        assert set(self.aside) <= set(waiting)
         assert len(self._deadlines) == sum(call.deadline < math.inf for call in waiting)
         for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
             stragglers = self._stragglers(interactive)

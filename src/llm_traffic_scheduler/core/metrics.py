@@ -16,9 +16,9 @@ from typing import Final
 from .readings import TrafficSnapshot, WindowReading
 from .window import Grid, Pending, Window
 
-__all__ = ["SlidingWindowMetrics", "TrafficSnapshot", "WindowReading"]
+__all__ = ["FOLD_AT", "SlidingWindowMetrics", "TrafficSnapshot", "WindowReading"]
 
-_FOLD_AT: Final = 512
+FOLD_AT: Final = 512
 
 
 class SlidingWindowMetrics:
@@ -93,7 +93,7 @@ class SlidingWindowMetrics:
 
     def trim(self, now: float) -> None:
         """Fold if much is pending."""
-        if len(self.pending.latencies) + len(self.pending.lower_bounds) >= _FOLD_AT:
+        if len(self.pending.latencies) + len(self.pending.lower_bounds) >= FOLD_AT:
             self.advance(now)
 
     def enter(self, now: float) -> None:

@@ -88,13 +88,14 @@ class PriorityQueue(Generic[ItemT]):
     def discard(self, number: int) -> None:
         """Take out the item with this number, which the caller knows to be in the queue."""
         self.size -= 1
-        run, dead = self._run, self._dead
+        run = self._run
         if run and run[0][1] == number:
             run.popleft()
-            while dead and run and run[0][1] in dead:
+            while self._dead and run and run[0][1] in self._dead:
                 self._bury(run.popleft())
         else:
-            dead.add(number)
+            self._dead.add(number)
+        if self._dead:
             self._tidy(len(run) + len(self._heap))
 
     def in_run(self) -> Iterator[ItemT]:

@@ -207,17 +207,22 @@ def test_memory_follows_the_live_ones_while_a_queue_with_dead_ones_drains(
     queue.check()
 
 
+@pytest.mark.parametrize("leave", ["popped", "discarded"])
 @pytest.mark.parametrize("enter", [fill, fill_backwards])
 def test_the_dead_are_swept_up_when_the_live_ones_before_them_are_gone(
-    enter: Callable[[PriorityQueue[int], int], None],
+    enter: Callable[[PriorityQueue[int], int], None], leave: str
 ) -> None:
     queue: PriorityQueue[int] = PriorityQueue()
     enter(queue, 1_000)
     for number in range(600, 1_000):
         queue.discard(number)
 
-    for _ in range(590):
-        queue.pop()
+    for number in range(590):
+        if leave == "popped":
+            queue.pop()
+        else:
+            queue.discard(number)
+        queue.check()
 
     assert len(queue) == 10
     assert memory(queue) < 20_000

@@ -1,0 +1,310 @@
+"""A call on its way through the scheduler, and what is around the code that runs.
+
+Floor: third. `Call` is the shell's record, one object per submit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Final
+
+from .core.admission import AWAY, QUEUED, RUNNING
+from .errors import CallAborted, RunTimeout, SchedulerError
+from .events import Outcome
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+    from .slot import Slot
+
+__all__ = [
+    "Call",
+    "Extras",
+    "Nesting",
+    "Scope",
+    "TrafficKind",
+    "Verdict",
+    "active",
+    "active_call",
+    "leave",
+    "lineage",
+    "running_task",
+]
+
+
+class TrafficKind(StrEnum):
+    """The two kinds of traffic; their plain names do as well."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+class Verdict(Enum):
+    """Why a call is refused, or cancelled by us while it runs."""
+
+    FULL = "full"
+    TIMEOUT = "timeout"
+    CLOSED = "closed"
+
+
+class Nesting:
+    """What a call has to do with calls inside or around it that share a slot; `nested.py` has the rules."""
+
+    __slots__ = ("guest", "host", "lender", "observe", "outcome", "wanting")
+
+    def __init__(self) -> None:
+        self.lender: Call | None = None  # whose slot it uses
+        self.guest: Call | None = None  # who uses its slot
+        self.wanting: dict[Call, None] = {}  # who waits to use it, first come first
+        self.host: Call | None = None  # in whose `wanting` it is
+        self.outcome: Outcome | None = None  # how it ended, although its slot is still used
+        # Whether it counts as traffic once it has a slot of its own; None: it counts already, or never will.
+        self.observe: bool | None = None
+
+
+class Extras:
+    """What most calls do not have; made for those that do."""
+
+    __slots__ = (
+        "label",
+        "nesting",
+        "own_cancels",
+        "run_left",
+        "run_timeout",
+        "run_timer",
+        "slot",
+        "tenant",
+        "verdict",
+        "waited_before",
+    )
+
+    def __init__(self, label: str | None = None, run_timeout: float = math.inf, tenant: str | None = None) -> None:
+        self.label = label
+        self.tenant = tenant
+        self.run_timeout = self.run_left = run_timeout
+        self.run_timer: asyncio.TimerHandle | None = None
+        self.own_cancels = 0
+        self.verdict: Verdict | None = None
+        self.slot: Slot | None = None
+        # Seconds in the queue until it last gave its slot up; None: it never did.
+        self.waited_before: float | None = None
+        self.nesting: Nesting | None = None
+
+    def clear(self) -> None:
+        """The call has ended."""
+        self.slot = None  # slot -> call -> slot would be a cycle
+        self.stop_timer()
+
+    def stop_timer(self) -> None:
+        """Nothing interrupts the run any more."""
+        if self.run_timer is not None:
+            self.run_timer.cancel()
+            self.run_timer = None
+
+
+class Call:
+    """One submitted call: what admission keeps of it, and what the shell needs to wake, run and end it.
+
+    Has no `__init__`, for which every Python charges as much as for all the fields.
+    """
+
+    __slots__ = (
+        "base",
+        "deadline",
+        "extras",
+        "home",
+        "interactive",
+        "number",
+        "observed",
+        "parent",
+        "priority",
+        "queued_at",
+        "started_at",
+        "state",
+        "submitted",
+        "task",
+        "waiter",
+    )
+
+    # From the start.
+    home: Dispatcher
+    interactive: bool
+    observed: bool
+    submitted: float
+    priority: float
+    deadline: float
+    extras: Extras | None
+    parent: Call | Scope | None  # what it was submitted from: the nearest call that had not ended, or `traffic` block
+    waiter: asyncio.Future[Verdict | None] | None  # None: it never had to wait
+    task: asyncio.Task[object] | None
+    # Set by admission when they begin to mean something.
+    number: int
+    state: int
+    queued_at: float
+    started_at: float
+    # Set when the call begins to run.
+    base: int
+
+    @property
+    def kind(self) -> str:
+        return "interactive" if self.interactive else "batch"
+
+    @property
+    def waiting(self) -> bool:
+        return self.state == QUEUED
+
+    @property
+    def left(self) -> bool:
+        return self.waiter is None or self.waiter.done()
+
+    def waited(self, now: float) -> float:
+        """Seconds in the queue, until `now` if it waits there: before its first slot, and each time it gave way."""
+        until = now if self.state == QUEUED else self.started_at
+        if self.extras is None or self.extras.waited_before is None:
+            return max(0.0, until - self.submitted)
+        return self.extras.waited_before + (0.0 if self.state == AWAY else max(0.0, until - self.queued_at))
+
+    @property
+    def gave_way_once(self) -> bool:
+        """It has given its slot up before, so if it waits, it has started."""
+        return self.extras is not None and self.extras.waited_before is not None
+
+    def overdue(self, now: float) -> bool:
+        """It was told to stop by its run timeout and goes on."""
+        extras = self.extras
+        return extras is not None and self.state == RUNNING and now - self.started_at > extras.run_left
+
+    @property
+    def gave_way(self) -> bool:
+        """It has started and has no slot at present."""
+        if self.state == AWAY:
+            return True
+        return self.state == QUEUED and self.gave_way_once
+
+    def more(self) -> Extras:
+        """Its extras, made if it had none."""
+        if self.extras is None:
+            self.extras = Extras()
+        return self.extras
+
+    @property
+    def nesting(self) -> Nesting | None:
+        return None if self.extras is None else self.extras.nesting
+
+    def nest(self) -> Nesting:
+        """Its nesting, made if it had none."""
+        extras = self.more()
+        if extras.nesting is None:
+            extras.nesting = Nesting()
+        return extras.nesting
+
+    @property
+    def label(self) -> str | None:
+        return None if self.extras is None else self.extras.label
+
+    @property
+    def tenant(self) -> str | None:
+        return None if self.extras is None else self.extras.tenant
+
+    @property
+    def title(self) -> str:
+        """How messages name it."""
+        return f"{self.kind} call" if self.label is None else f"{self.kind} call {self.label!r}"
+
+    def interrupt(self, verdict: Verdict) -> None:
+        """Cancel the run, from a loop callback only.
+
+        Recorded first, so that on the way out our own cancels can be told from the caller's. Close
+        decides over a timeout.
+        """
+        if self.state != RUNNING and not self.gave_way:
+            return
+        extras = self.more()
+        if extras.verdict is not Verdict.CLOSED:
+            extras.verdict = verdict
+        if self.task is not None:
+            extras.own_cancels += 1
+            self.task.cancel()
+
+    def settle_cancels(self) -> bool:
+        """Take back our own cancels, one `uncancel()` each; True if there were any and no outer one remains."""
+        task, extras = self.task, self.extras
+        if extras is None or not extras.own_cancels or task is None or task is not running_task():
+            return False
+        while extras.own_cancels:
+            extras.own_cancels -= 1
+            task.uncancel()
+        return task.cancelling() <= self.base
+
+    def overruled(self) -> SchedulerError:
+        """What the caller sees in place of the CancelledError that our own cancel caused."""
+        assert self.extras is not None
+        if self.extras.verdict is Verdict.TIMEOUT:
+            return RunTimeout(
+                f"{self.title} ran longer than {self.extras.run_timeout:.3g} s: "
+                "raise run_timeout, or let the call do less"
+            )
+        return CallAborted(f"{self.title} still ran when close() ended: give close() a longer timeout")
+
+    def __repr__(self) -> str:
+        name = ("queued", "running", "gone", "lent on", "away")[self.state]
+        return f"<Call {self.kind} {self.label or self.number} {name}>"
+
+
+def running_task() -> asyncio.Task[object] | None:
+    """The task this code runs in, None outside of one."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+class Scope:
+    """A `traffic` block: the kind in force in it, and what its calls take that say nothing themselves.
+
+    `interactive` is False in batch, and inside of it; the rest is merged with the block around.
+    """
+
+    __slots__ = ("interactive", "parent", "priority", "queue_timeout", "tenant")
+
+    def __init__(
+        self,
+        interactive: bool,
+        priority: float | None,
+        tenant: str | None,
+        queue_timeout: float | None,
+        parent: Call | None,
+    ) -> None:
+        self.interactive = interactive
+        self.priority = priority
+        self.tenant = tenant
+        self.queue_timeout = queue_timeout
+        self.parent = parent
+
+
+# The call in whose slot this code runs, or the `traffic` block around it, whichever is nearer. Child tasks inherit it,
+# so a call in it may have ended.
+active: Final[ContextVar[Call | Scope | None]] = ContextVar("llm_traffic_scheduler_call", default=None)
+
+
+def lineage(node: Call | Scope | None) -> Iterator[Call | Scope]:
+    """`node` and what it is inside of, from the inside out."""
+    while node is not None:
+        yield node
+        node = node.parent
+
+
+def leave(token: Token[Call | Scope | None]) -> None:
+    """Undo `active.set`; where the code has moved to another context, there the ended call shows as gone."""
+    with suppress(ValueError):
+        active.reset(token)
+
+
+def active_call() -> Call | None:
+    """The call in whose slot this code runs; None outside, and once the slot is given back."""
+    call = next((node for node in lineage(active.get()) if isinstance(node, Call)), None)
+    return call if call is not None and call.state == RUNNING else None

@@ -1,0 +1,161 @@
+"""Calls inside calls: who shares a slot with whom, so that nothing waits for itself.
+
+Floor: third.
+
+A call that submits to its own scheduler and waits for the answer holds a slot while it waits for one: with as many such
+calls as there are slots, everything would stand still. So the slot of a call is lent, to one call inside it at a time:
+at once if that one was submitted in the same task, whose code stands still meanwhile; and to one from a child task,
+where the caller goes on, only if it may not start in a slot of its own. Who uses a lent slot can lend it on. A slot
+that is lent goes back to the scheduler when both have ended, in whatever order they do.
+
+A call in a lent slot is no arrival, no sample, and in no total. One that waits, for a slot of its own or for a lent
+one, is counted when it gets one of its own.
+"""
+
+from __future__ import annotations
+
+from asyncio import current_task
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .call import Call, Scope, lineage
+from .core.admission import LENT_ON, QUEUED, RUNNING
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+
+__all__ = [
+    "admit_inside",
+    "give_back",
+    "guests_elsewhere",
+    "host_of",
+    "lends",
+    "owner_of",
+    "pass_on",
+    "seek",
+    "take_own",
+    "want_no_more",
+]
+
+
+def host_of(node: Call | Scope | None, home: Dispatcher) -> Call | None:
+    """The nearest call around that belongs to `home`, and has a slot or waits to have it back."""
+    for each in lineage(node):
+        if isinstance(each, Call) and each.home is home and (each.state == RUNNING or each.state == QUEUED):
+            return each
+    return None
+
+
+def owner_of(call: Call) -> Call:
+    """Whose slot it is that the call uses: its own, or that of who lent it, or lent it on."""
+    while call.nesting is not None and call.nesting.lender is not None:
+        call = call.nesting.lender
+    return call
+
+
+def lends(host: Call) -> bool:
+    """The host has a slot that nobody else uses now."""
+    idle = host.state == RUNNING and (host.nesting is None or host.nesting.guest is None)
+    return idle and owner_of(host).state in (RUNNING, LENT_ON)
+
+
+def admit_inside(home: Dispatcher, call: Call, host: Call) -> None:
+    """Let a call start or wait that was submitted from inside `host`.
+
+    Raises:
+        QueueTimeout: it can do neither. A full queue is no reason, for what it waits for may be lent to it.
+    """
+    if host.task is not None and host.task is current_task(home.loop) and lends(host):
+        call.number = host.number
+        _lend(host, call)
+        return
+    call.nest().observe, call.observed = call.observed, False
+    seek(home, call, host)
+
+
+def seek(home: Dispatcher, call: Call, host: Call) -> None:
+    """Take a slot of its own or that of the host, or wait for both.
+
+    Raises:
+        QueueTimeout: it may not wait.
+    """
+    state = home.admission.offer(call, exempt=True)
+    if state == RUNNING:
+        take_own(home, call)
+        home.admitted(call)
+    elif lends(host):
+        if state == QUEUED:
+            home.admission.withdraw(call)
+        _lend(host, call)
+    else:
+        if state == QUEUED:
+            home.admission.aside[call] = True
+            call.nest().host = host
+            host.nest().wanting[call] = None
+        home.admitted(call)
+
+
+def take_own(home: Dispatcher, call: Call) -> None:
+    """A nested call that has got a slot of its own is a call like any other from here on."""
+    nesting = call.nesting
+    if nesting is not None:
+        want_no_more(call)
+        if nesting.observe is not None:
+            call.observed, nesting.observe = nesting.observe, None
+            home.count_arrival(call, call.started_at)
+
+
+def want_no_more(call: Call) -> None:
+    """The call waits for nobody's slot but its own, if for any."""
+    nesting = call.nesting
+    if nesting is not None and nesting.host is not None:
+        host, nesting.host = nesting.host, None
+        host.nest().wanting.pop(call, None)
+
+
+def give_back(home: Dispatcher, call: Call) -> None:
+    """The call needs the lent slot no more."""
+    nesting = call.nesting
+    assert nesting is not None
+    lender, nesting.lender = nesting.lender, None
+    assert lender is not None
+    lender.nest().guest = None
+    pass_on(home, lender)
+
+
+def pass_on(home: Dispatcher, host: Call) -> None:
+    """The host's slot is back with it: lend it to the next who wants it, or let go of it if the host has ended."""
+    nesting = host.nesting
+    if nesting is None:
+        return
+    while nesting.wanting and lends(host):
+        call = next(iter(nesting.wanting))
+        want_no_more(call)
+        if call.waiter is not None and not call.waiter.done():
+            home.admission.withdraw(call)
+            _lend(host, call)
+            call.waiter.set_result(None)
+    if host.state == LENT_ON and nesting.guest is None:
+        assert nesting.outcome is not None
+        home.let_go(host, nesting.outcome)
+
+
+def guests_elsewhere(hosts: Iterable[Call]) -> list[Call]:
+    """Calls in the slots of these that run in tasks of their own, where a cancel of the host's task does not reach."""
+    found = []
+    for host in hosts:
+        call = host
+        while call.nesting is not None and (guest := call.nesting.guest) is not None:
+            if guest.task is not None and guest.task is not call.task:
+                found.append(guest)
+            call = guest
+    return found
+
+
+def _lend(host: Call, call: Call) -> None:
+    call.observed = False
+    call.nest().lender = host
+    call.nest().observe = None
+    host.nest().guest = call
+    call.started_at = call.home.clock()
+    call.state = RUNNING

@@ -1,0 +1,99 @@
+"""The kind and the options in force for the code that runs here, and for what it starts.
+
+Floor: third. Batch is contagious: what is inside of batch work is batch work, whatever it calls itself, so that the
+nightly evaluation can call the same functions as the chat endpoint.
+"""
+
+from __future__ import annotations
+
+from contextvars import Token
+from types import TracebackType
+
+from .call import Call, Scope, active, leave, lineage
+from .core.admission import GONE
+from .core.checks import number, text_or_none, timeout
+from .errors import SchedulerMisuse
+from .work import Kind, kind_name
+
+__all__ = ["Traffic", "kind_in_force", "living", "options_in_force", "traffic"]
+
+
+def traffic(
+    kind: Kind, /, *, priority: float | None = None, tenant: str | None = None, queue_timeout: float | None = None
+) -> Traffic:
+    """Put a kind and options in force for every scheduler: `with traffic("batch"): ...`.
+
+    Inside, calls may leave out the kind (None), and those that give no `priority`, `tenant` or `queue_timeout` have
+    these. Child tasks, and threads of `asyncio.to_thread`, inherit them, and keep them when the block is left. Inside
+    of batch, in such a block or in a batch call, everything is batch: a call that says "interactive" runs as batch and
+    is no interactive arrival or sample.
+
+    Raises:
+        ConfigError, SchedulerMisuse: an argument is impossible.
+    """
+    interactive = kind_name(kind) == "interactive"
+    if priority is not None and type(priority) is not int:
+        priority = number("priority", priority)
+    if queue_timeout is not None:
+        timeout("queue_timeout", queue_timeout)
+    return Traffic(interactive, priority, text_or_none("tenant", tenant), queue_timeout)
+
+
+class Traffic:
+    """What `traffic` returns; entered once."""
+
+    __slots__ = ("_given", "_token")
+
+    def __init__(
+        self, interactive: bool, priority: float | None, tenant: str | None, queue_timeout: float | None
+    ) -> None:
+        self._given: tuple[bool, float | None, str | None, float | None] | None
+        self._given = interactive, priority, tenant, queue_timeout
+        self._token: Token[Call | Scope | None] | None = None
+
+    def __enter__(self) -> None:
+        if self._given is None:
+            raise SchedulerMisuse("a traffic() block is entered once: write `with traffic(...)` each time")
+        (interactive, priority, tenant, queue_timeout), self._given = self._given, None
+        around = active.get()
+        outer = options_in_force(around)
+        if around is not None and not around.interactive:
+            interactive = False
+        if outer is not None:
+            priority = outer.priority if priority is None else priority
+            tenant = outer.tenant if tenant is None else tenant
+            queue_timeout = outer.queue_timeout if queue_timeout is None else queue_timeout
+        call = next((node for node in lineage(living(around)) if isinstance(node, Call)), None)
+        self._token = active.set(Scope(interactive, priority, tenant, queue_timeout, call))
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        token, self._token = self._token, None
+        if token is None:
+            raise SchedulerMisuse("a traffic() block is left once, after it was entered: write `with`")
+        leave(token)
+
+
+def kind_in_force(kind: Kind | None, around: Call | Scope | None) -> bool:
+    """Whether a call that says `kind` is interactive where it is submitted.
+
+    Raises:
+        ConfigError, SchedulerMisuse: it says none, or none that exists.
+    """
+    if kind is None and around is not None:
+        return around.interactive
+    interactive = kind_name(kind) == "interactive"  # type: ignore[arg-type]
+    return interactive and (around is None or around.interactive)
+
+
+def options_in_force(around: Call | Scope | None) -> Scope | None:
+    """The nearest `traffic` block."""
+    return next((node for node in lineage(around) if isinstance(node, Scope)), None)
+
+
+def living(around: Call | Scope | None) -> Call | Scope | None:
+    """`around` without calls that have ended, which nobody has to remember."""
+    while isinstance(around, Call) and around.state == GONE:
+        around = around.parent
+    return around
