@@ -172,7 +172,7 @@ class TurnsAndLists(RuleBasedStateMachine):
     def step_aside(self, which: int) -> None:
         if self.dull.running:
             self.dull.aside.append(self.dull.running.pop(which % len(self.dull.running)))
-            self.queue.stepped_aside(self.dull.aside[-1])
+            self.queue.set_aside(self.dull.aside[-1])
 
     def end_aside(self, which: int) -> None:
         if self.dull.aside:
@@ -222,7 +222,7 @@ class TurnsAndLists(RuleBasedStateMachine):
         for item in foretold:
             assert self.queue.pop() is item
             self.queue.started(item)
-            self.queue.stepped_aside(item)  # or some tenant would come to its bound
+            self.queue.set_aside(item)  # or some tenant would come to its bound
             self.dull.aside.append(item)
         while self.dull.waiting and self.queue.size:
             self.queue.discard(next(iter(self.queue)).number)

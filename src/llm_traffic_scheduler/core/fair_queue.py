@@ -25,7 +25,7 @@ from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 from .priority_queue import PriorityQueue
 from .running_tenants import RunningTenants
 
-__all__ = ["FairQueue", "RunningItems", "Tenanted"]
+__all__ = ["AnyQueue", "FairQueue", "RunningItems", "Tenanted"]
 
 _SLACK: Final = 64  # keys that may have left a dict before it is worth building anew
 
@@ -148,7 +148,7 @@ class FairQueue(Generic[ItemT]):
         self._shed = 0
 
     @classmethod
-    def from_queue(cls, queue: PriorityQueue[ItemT], running: Iterable[ItemT], tenants: RunningTenants) -> Self:
+    def from_queue(cls, queue: AnyQueue[ItemT], running: Iterable[ItemT], tenants: RunningTenants) -> Self:
         """Take over from a plain queue, which is left as it is; `running` in the order in which they started."""
         self = cls(tenants)
         for item in running:
@@ -160,10 +160,10 @@ class FairQueue(Generic[ItemT]):
     def push(self, item: ItemT, priority: float, number: int) -> bool:
         """Put `item` in its place. Always False: nothing joins a run.
 
-        If it runs, it has given up its slot, as after `stepped_aside`.
+        If it runs, it has given up its slot, as after `set_aside`.
         """
         if number in self._running:
-            self.stepped_aside(item)
+            self.set_aside(item)
         self._items[number] = priority, item
         line, account = self._account(item.tenant, priority)
         heappush(line.heap, (priority, number))
@@ -209,8 +209,13 @@ class FairQueue(Generic[ItemT]):
         self.tenants.started(item.tenant)
         self._enter(line, item.tenant)
 
-    def stepped_aside(self, item: ItemT) -> None:
-        """The item has given up its slot, and starts again unless `ended` comes first; `push` it to let it wait."""
+    def set_aside(self, item: ItemT) -> None:
+        """The item has given up its slot, and starts again unless `ended` comes first; `push` it to let it wait.
+
+        One that is not known to run has paid from now on.
+        """
+        if item.number not in self._running:
+            self.started(item)
         self._running.remove(item.number)
         self.tenants.ended(item.tenant)
 
@@ -219,7 +224,7 @@ class FairQueue(Generic[ItemT]):
         if item.number in self._items:
             return
         if item.number in self._running:
-            self.stepped_aside(item)
+            self.set_aside(item)
         self._settle(item.number, item.tenant, item.priority)
 
     def reconsider(self, tenant: str | None) -> None:
@@ -376,11 +381,14 @@ class FairQueue(Generic[ItemT]):
             line.accounts = dict(line.accounts)
 
 
+AnyQueue: TypeAlias = PriorityQueue[ItemT] | FairQueue[ItemT]
+
+
 class RunningItems(dict[ItemT, None]):
     """Those that run, in the order in which they started; tells the queue of each that enters or leaves.
 
     Takes the place of a plain dict, so that whoever starts and ends calls need not know that tenants share.
-    Items come by `running[item] = None` and go by `del`; one that gives up its slot is pushed before it goes.
+    Items come by `running[item] = None` and go by `del`, or by `set_aside` if they have not ended.
     """
 
     __slots__ = ("_queue",)
@@ -397,3 +405,8 @@ class RunningItems(dict[ItemT, None]):
     def __delitem__(self, item: ItemT) -> None:
         super().__delitem__(item)
         self._queue.ended(item)
+
+    def set_aside(self, item: ItemT) -> None:
+        """The item has given up its slot, and will start again."""
+        super().__delitem__(item)
+        self._queue.set_aside(item)

@@ -300,7 +300,7 @@ def test_a_call_that_stepped_aside_comes_back_for_nothing(waits: bool) -> None:
     line.push("aabb")
     first = line.start()
 
-    line.queue.stepped_aside(first)
+    line.queue.set_aside(first)
     assert line.tenants.running("a") == 0
     assert line.queue.ready == 2
     if waits:
@@ -451,9 +451,10 @@ def test_a_dict_of_those_that_run_tells_the_queue() -> None:
     del running[first]
     assert line.queue.peek() is third
 
+    running.set_aside(second)
     line.queue.push(second, 0, second.number)
-    del running[second]
     assert line.queue.peek() is second
+    assert not running
     assert line.tenants.running("a") == 0
 
 
