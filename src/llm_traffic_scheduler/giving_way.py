@@ -25,7 +25,7 @@ def should_yield(call: Call) -> bool:
         return False
     if running <= admission.limits.batch_min:
         return False
-    if admission.interactive_queue.size and "interactive" not in admission.paused:
+    if admission.interactive_queue.ready and "interactive" not in admission.paused:
         return True
     return running > call.home.governor.limit(call.home.clock())
 

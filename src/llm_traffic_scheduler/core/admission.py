@@ -1,7 +1,7 @@
 """Which waiting call runs next, and when to look again.
 
 Floor: ground. No clock, no asyncio, no I/O: time comes in as `now`, decisions go out.
-Algorithm: two heaps in front of one set of slots, a cap on both kinds together and a moving
+Algorithm: two queues in front of one set of slots, a cap on both kinds together and a moving
 limit on batch. Room is always recomputed from the calls that run (`limit - running`) and never
 carried along as a difference: a limit lowered below what runs and raised again would otherwise
 release slots that do not exist (anyio #1223, CPython's Semaphore with a negative value).
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
+from .admissible import Admissible, BatchLimit, Limits
 from .arrival_order import SLACK, ArrivalOrder
+from .fair_queue import AnyQueue, FairQueue, RunningItems
 from .priority_queue import PriorityQueue
+from .running_tenants import RunningTenants
 
 __all__ = ["AWAY", "GONE", "LENT_ON", "QUEUED", "RUNNING", "Admissible", "Admission", "BatchLimit", "Limits"]
 
@@ -28,60 +30,7 @@ AWAY: Final = 4  # has started, has given its slot up for a while, and does not 
 _NEVER: Final = math.inf
 
 
-class Admissible(Protocol):
-    """What admission reads of a call (the first block) and writes into it (the second)."""
-
-    interactive: bool
-    observed: bool
-    priority: float
-    deadline: float
-    submitted: float
-
-    number: int
-    state: int
-    queued_at: float
-    started_at: float
-
-    @property
-    def waiting(self) -> bool: ...
-
-    @property
-    def left(self) -> bool:
-        """Its caller has gone, and it must not start."""
-        ...
-
-
 CallT = TypeVar("CallT", bound=Admissible)
-
-
-class BatchLimit(Protocol):
-    """Whoever decides how many batch calls may run.
-
-    Attributes:
-        kept: the limit, as long as `fresh` and until `kept_until`; afterwards `limit` has to be asked.
-    """
-
-    fresh: bool
-    kept: int
-    kept_until: float
-
-    def limit(self, now: float) -> int: ...
-
-    def next_look(self, now: float) -> float:
-        """When the limit may rise although nothing happens; infinity if never."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The bounds in force. None: no bound, or switched off."""
-
-    max_concurrency: int
-    batch_max: int
-    batch_min: int = 1
-    max_queued_interactive: int | None = None
-    max_queued_batch: int | None = None
-    starvation_timeout: float | None = 30.0
 
 
 class Admission(Generic[CallT]):
@@ -91,17 +40,22 @@ class Admission(Generic[CallT]):
     and comes back to QUEUED. Whoever changes something calls `expire` and `fill` afterwards: then no call that may run
     is waiting.
 
+    As long as no tenant's call waits and no bound is set for them, the queues are plain ones. From then on both
+    are fair ones, and the dicts of running calls tell them who starts and ends.
+
     Complexity: `offer`, `release`, `withdraw` and each call that `fill` starts O(log n).
     Threads: one owns it; the reading methods are safe from others if a RuntimeError is tried again.
     """
 
     __slots__ = (
         "_batch_ceiling",
+        "_batch_door",
         "_batch_stragglers",
         "_cap",
         "_deadlines",
         "_floor",
         "_interactive_ceiling",
+        "_interactive_door",
         "_interactive_stragglers",
         "_last_batch_start",
         "_limiter",
@@ -116,15 +70,17 @@ class Admission(Generic[CallT]):
         "interactive_running",
         "limits",
         "paused",
+        "tenants",
         "timed",
     )
 
     def __init__(self, limits: Limits, limiter: BatchLimit) -> None:
-        self.interactive_queue: PriorityQueue[CallT] = PriorityQueue()
-        self.batch_queue: PriorityQueue[CallT] = PriorityQueue()
+        self.interactive_queue: AnyQueue[CallT] = PriorityQueue()
+        self.batch_queue: AnyQueue[CallT] = PriorityQueue()
         # dicts for their order: a set would make what close() cancels first a matter of addresses.
         self.interactive_running: dict[CallT, None] = {}
         self.batch_running: dict[CallT, None] = {}
+        self.tenants: RunningTenants | None = None  # None: the queues are plain
         self.paused: frozenset[str] = frozenset()
         # Calls that wait and are no new work. True: it will not count unless it gets a slot of its own; False: it had
         # started before.
@@ -154,13 +110,13 @@ class Admission(Generic[CallT]):
         self._number = call.number = self._number + 1
         running = len(self.interactive_running) + len(self.batch_running)
         if call.interactive:
-            if running >= self._interactive_ceiling or self.interactive_queue.size:
+            if running >= self._interactive_door or self.interactive_queue.size:
                 bound = None if exempt else self.limits.max_queued_interactive
                 return self._enqueue(call, self.interactive_queue, self._interactive_stragglers, bound)
             call.started_at, call.state = call.submitted, RUNNING
             self.interactive_running[call] = None
         else:
-            if running >= self._cap or self.batch_queue.size or not self._batch_allowed(call.submitted):
+            if running >= self._batch_door or self.batch_queue.size or not self._batch_allowed(call.submitted):
                 if running < self._cap:
                     self.timed = True
                 bound = None if exempt else self.limits.max_queued_batch
@@ -170,9 +126,13 @@ class Admission(Generic[CallT]):
             self._last_batch_start = call.submitted
         return RUNNING
 
-    def _enqueue(
-        self, call: CallT, queue: PriorityQueue[CallT], stragglers: ArrivalOrder[CallT], bound: int | None
-    ) -> int:
+    def _enqueue(self, call: CallT, queue: AnyQueue[CallT], stragglers: ArrivalOrder[CallT], bound: int | None) -> int:
+        if self.tenants is None:
+            if call.tenant is not None:
+                self._share()
+                queue, stragglers = self._queue(call.interactive), self._stragglers(call.interactive)
+        elif not queue.ready and not self.tenants.at_bound(call.tenant) and self._room(call):
+            return self._pass(call)
         now = call.queued_at = call.started_at = call.submitted  # readers in other threads may look at any time
         if (bound is not None and queue.size >= bound and self._is_full(call, bound)) or call.deadline <= now:
             call.state = GONE
@@ -190,6 +150,36 @@ class Admission(Generic[CallT]):
     def _is_full(self, call: CallT, bound: int) -> bool:
         newcomers = (self.interactive_queue if call.interactive else self.batch_queue).size
         return newcomers - sum(other.interactive == call.interactive for other in self.aside) >= bound
+
+    def _room(self, call: CallT) -> bool:
+        """A slot is free, and its kind may have it."""
+        if call.interactive:
+            return self.running < self._interactive_ceiling
+        return self.running < self._cap and self._batch_allowed(call.submitted)
+
+    def _pass(self, call: CallT) -> int:
+        """Start a newcomer: whoever waits is at the bound, and it is not."""
+        call.started_at, call.state = call.submitted, RUNNING
+        if call.interactive:
+            self.interactive_running[call] = None
+        else:
+            self.batch_running[call] = None
+            self._last_batch_start = call.submitted
+        return RUNNING
+
+    def _share(self) -> None:
+        """From now on tenants share."""
+        self.tenants = RunningTenants(self.limits.max_running_per_tenant)
+        interactive = FairQueue.from_queue(self.interactive_queue, self.interactive_running, self.tenants)
+        batch = FairQueue.from_queue(self.batch_queue, self.batch_running, self.tenants)
+        for call in self.away:
+            (interactive if call.interactive else batch).set_aside(call)
+        self.interactive_running = RunningItems(self.interactive_running, interactive)
+        self.batch_running = RunningItems(self.batch_running, batch)
+        self.interactive_queue, self.batch_queue = interactive, batch
+        # Nobody is in a run any more.
+        self._interactive_stragglers = ArrivalOrder(sorted(interactive, key=lambda call: call.number))
+        self._batch_stragglers = ArrivalOrder(sorted(batch, key=lambda call: call.number))
 
     def bound(self, interactive: bool) -> int | None:
         """How many calls of the kind may wait, None for any number."""
@@ -215,7 +205,11 @@ class Admission(Generic[CallT]):
 
     def give_up(self, call: CallT) -> None:
         """Take back the slot of a call that goes on without one for a while."""
-        self.release(call)
+        running = self.interactive_running if call.interactive else self.batch_running
+        if isinstance(running, RunningItems):
+            running.set_aside(call)
+        else:
+            del running[call]
         call.state = AWAY
         self.away[call] = None
 
@@ -233,6 +227,8 @@ class Admission(Generic[CallT]):
     def leave(self, call: CallT) -> None:
         """A call that gave its slot up ends without one."""
         del self.away[call]
+        if isinstance(queue := self._queue(call.interactive), FairQueue):
+            queue.ended(call)
         call.state = GONE
 
     def expire(self, now: float) -> list[CallT]:
@@ -253,9 +249,9 @@ class Admission(Generic[CallT]):
         running, cap = len(self.interactive_running) + len(batch_running), self._cap
         held_back = False
         while running < cap:
-            if interactive_queue.size and self._interactive_ceiling and not self._batch_goes_first(now):
+            if interactive_queue.ready and self._interactive_ceiling and not self._batch_goes_first(now):
                 call = self._take(interactive_queue, self._interactive_stragglers)
-            elif batch_queue.size and (batch := len(batch_running)) < self._batch_ceiling:
+            elif batch_queue.ready and (batch := len(batch_running)) < self._batch_ceiling:
                 # As `_batch_allowed` and `limit`, two frames less.
                 limiter = self._limiter
                 limit = limiter.kept if limiter.fresh and now < limiter.kept_until else 0
@@ -278,7 +274,7 @@ class Admission(Generic[CallT]):
         self.timed = held_back or self._deadlines.size > 0
         return started
 
-    def _take(self, queue: PriorityQueue[CallT], stragglers: ArrivalOrder[CallT]) -> CallT:
+    def _take(self, queue: AnyQueue[CallT], stragglers: ArrivalOrder[CallT]) -> CallT:
         call = queue.pop()
         call.state = GONE
         if self.aside:
@@ -295,6 +291,13 @@ class Admission(Generic[CallT]):
         self._cap, self._floor = limits.max_concurrency, limits.batch_min
         self._interactive_ceiling = 0 if "interactive" in self.paused else limits.max_concurrency
         self._batch_ceiling = 0 if "batch" in self.paused else limits.batch_max
+        if limits.max_running_per_tenant is not None and self.tenants is None:
+            self._share()
+        if self.tenants is not None:
+            self.tenants.max_running_per_tenant = limits.max_running_per_tenant
+        # With a bound on tenants nobody walks in unasked.
+        bound = limits.max_running_per_tenant is not None
+        self._interactive_door, self._batch_door = (0, 0) if bound else (self._interactive_ceiling, self._cap)
 
     def set_paused(self, paused: frozenset[str], now: float) -> None:
         """Kinds of which nothing starts. The starvation guard counts anew when batch is resumed."""
@@ -332,7 +335,7 @@ class Admission(Generic[CallT]):
         """
         first = self._deadlines.peek() if self._deadlines.size else None
         due = math.inf if first is None else first.deadline
-        if self.batch_queue.size and self.running < self._cap and len(self.batch_running) < self._batch_ceiling:
+        if self.batch_queue.ready and self.running < self._cap and len(self.batch_running) < self._batch_ceiling:
             due = min(due, self._limiter.next_look(now))
         return due
 
@@ -382,6 +385,9 @@ class Admission(Generic[CallT]):
 
     # How it is decided
 
+    def _queue(self, interactive: bool) -> AnyQueue[CallT]:
+        return self.interactive_queue if interactive else self.batch_queue
+
     def _stragglers(self, interactive: bool) -> ArrivalOrder[CallT]:
         return self._interactive_stragglers if interactive else self._batch_stragglers
 
@@ -395,7 +401,7 @@ class Admission(Generic[CallT]):
         timeout = self.limits.starvation_timeout
         return (
             timeout is not None
-            and self.batch_queue.size > 0
+            and self.batch_queue.ready > 0
             and len(self.batch_running) < self.limits.batch_min
             and now - max(self._last_batch_start, self._waiting_since) >= timeout
             and self._batch_allowed(now)
@@ -406,7 +412,9 @@ class Admission(Generic[CallT]):
         for queue in (self.interactive_queue, self.batch_queue, self._deadlines):
             queue.check()
         assert self.timed or not self._deadlines
-        held_back = self.batch_queue and self.running < self._cap and len(self.batch_running) < self._batch_ceiling
+        held_back = (
+            self.batch_queue.ready and self.running < self._cap and len(self.batch_running) < self._batch_ceiling
+        )
         assert self.timed or not held_back
         assert len(self.batch_running) <= max(self.limits.batch_max, self.running)
         assert all(call.state in (RUNNING, LENT_ON) and call.interactive for call in self.interactive_running)
@@ -424,5 +432,5 @@ class Admission(Generic[CallT]):
     def check_conserving(self, now: float) -> None:
         """Assert that no call that may run is waiting; for tests, after `expire` and `fill`."""
         free = self.running < self.limits.max_concurrency
-        assert not (free and self.interactive_queue and "interactive" not in self.paused)
-        assert not (free and self.batch_queue and self._batch_allowed(now))
+        assert not (free and self.interactive_queue.ready and "interactive" not in self.paused)
+        assert not (free and self.batch_queue.ready and self._batch_allowed(now))

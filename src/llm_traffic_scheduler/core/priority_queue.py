@@ -29,6 +29,7 @@ class PriorityQueue(Generic[ItemT]):
 
     Attributes:
         size: how many items are in it; to be read only.
+        ready: the same: all of them may leave. Other queues have items that may not.
 
     Complexity: `push` and `pop` O(1) for what comes in order, O(log n) for the rest; `discard` O(1)
     amortised; `peek` the same as `pop` for each dead item that surfaces, once each; iteration O(n);
@@ -40,6 +41,7 @@ class PriorityQueue(Generic[ItemT]):
     """
 
     __slots__ = ("_dead", "_heap", "_run", "_shed", "size")
+    ready: int
 
     def __init__(self) -> None:
         self.clear()
@@ -169,3 +171,7 @@ class PriorityQueue(Generic[ItemT]):
         heapify(self._heap)
         self._dead = set()
         self._shed = 0
+
+
+# One slot under two names: a property would cost a call each time somebody asks.
+PriorityQueue.ready = PriorityQueue.size  # type: ignore[misc]

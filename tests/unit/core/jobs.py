@@ -27,6 +27,7 @@ class Job:
     state: int = GONE
     queued_at: float = 0.0
     started_at: float = 0.0
+    tenant: str | None = None
 
     @property
     def waiting(self) -> bool:
