@@ -68,6 +68,7 @@ class TrafficScheduler(LoopBound):
         interactive_queue_timeout, batch_queue_timeout: seconds to wait for a slot, for calls that give none.
         interactive_run_timeout, batch_run_timeout: seconds to run, for calls that give none.
         max_queued_interactive, max_queued_batch: calls that may wait; more get QueueFull.
+        max_running_per_tenant: calls of one tenant that run at a time, both kinds together; None: no bound.
         batch_starvation_timeout: seconds after which waiting batch work goes first once; None: never.
         close_timeout: seconds that close() waits for running calls; None: without bound.
         name: for logs, messages and metrics.
@@ -93,6 +94,7 @@ class TrafficScheduler(LoopBound):
         batch_run_timeout: float | None = None,
         max_queued_interactive: int | None = None,
         max_queued_batch: int | None = None,
+        max_running_per_tenant: int | None = None,
         batch_starvation_timeout: float | None = 30.0,
         close_timeout: float | None = 20.0,
         name: str = "default",
@@ -114,6 +116,7 @@ class TrafficScheduler(LoopBound):
             batch_run_timeout=batch_run_timeout,
             max_queued_interactive=max_queued_interactive,
             max_queued_batch=max_queued_batch,
+            max_running_per_tenant=max_running_per_tenant,
             batch_starvation_timeout=batch_starvation_timeout,
             close_timeout=close_timeout,
         )
@@ -141,6 +144,7 @@ class TrafficScheduler(LoopBound):
             run_timeout: seconds to run, above 0; the slot stays taken until the function has really ended.
             label: a name for the operator, in `calls()`, events and messages.
             observe: False keeps the call out of the window of interactive traffic.
+            tenant: whose call it is; tenants whose calls wait with equal priority take turns.
 
         Raises:
             QueueFull, QueueTimeout, SchedulerClosed: refused; the function was not called.

@@ -41,6 +41,7 @@ class Changes(TypedDict, total=False):
     batch_run_timeout: float | None
     max_queued_interactive: int | None
     max_queued_batch: int | None
+    max_running_per_tenant: int | None
     batch_starvation_timeout: float | None
     close_timeout: float | None
 
@@ -67,6 +68,7 @@ class Settings:
     batch_run_timeout: float | None = None
     max_queued_interactive: int | None = None
     max_queued_batch: int | None = None
+    max_running_per_tenant: int | None = None
     batch_starvation_timeout: float | None = 30.0
     close_timeout: float | None = 20.0
 
@@ -81,6 +83,8 @@ class Settings:
         for name in ("max_queued_interactive", "max_queued_batch"):
             if getattr(self, name) is not None:
                 count(name, getattr(self, name))
+        if self.max_running_per_tenant is not None:
+            count("max_running_per_tenant", self.max_running_per_tenant, at_least=1)
         for name in ("batch_starvation_timeout", "close_timeout"):
             if getattr(self, name) is not None and timeout(name, getattr(self, name)) < 0:
                 raise ConfigError(f"{name} must be at least 0 seconds or None, got {getattr(self, name)!r}")
@@ -136,6 +140,7 @@ class Settings:
             batch_min=self.batch_min_concurrency,
             max_queued_interactive=self.max_queued_interactive,
             max_queued_batch=self.max_queued_batch,
+            max_running_per_tenant=self.max_running_per_tenant,
             starvation_timeout=self.batch_starvation_timeout,
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -25,9 +25,9 @@ counting_lines = scenario_on("default", "eager", "uvloop")  # in debug mode most
 def entries(scheduler: Counted) -> int:
     """Places taken in all queues, by the living and the dead."""
     admission = scheduler._home.admission
-    queues = (admission.interactive_queue, admission.batch_queue, admission._deadlines)
+    queues: tuple[Any, ...] = (admission.interactive_queue, admission.batch_queue, admission._deadlines)
     stragglers = len(admission._interactive_stragglers) + len(admission._batch_stragglers)
-    return sum(len(queue._run) + len(queue._heap) + len(queue._dead) for queue in queues) + stragglers
+    return stragglers + sum(len(queue._run) + len(queue._heap) + len(queue._dead) for queue in queues)
 
 
 # B129
