@@ -231,7 +231,7 @@ class TrafficScheduler(LoopBound):
         call.home = home = self._on(get_running_loop())
         call.parent = around = living(around)
         host = nested.host_of(around, home)
-        if self._shutdown is not None and host is None:
+        if self._shutdown is not None and (host is None or self._shutdown.over):
             raise SchedulerClosed(f"scheduler {self.name!r} is closed: it takes no new calls", kind=call.kind)
         call.submitted = now = home.clock()
         call.waiter = None

@@ -33,6 +33,7 @@ class Shutdown:
 
     def __init__(self, dispatcher: Dispatcher, tallies: dict[str, Tally]) -> None:
         self.report: CloseReport | None = None
+        self.over = False  # patience has run out: calls inside of others are refused too
         self._dispatcher = dispatcher
         self._tallies = tallies
         self._deadline = math.inf
@@ -85,13 +86,15 @@ class Shutdown:
     def _interrupt(self) -> None:
         if not self._open():
             return
-        self.refuse(ALL_KINDS, nested_too=True)
+        self.over = True
         started = [call for call in self._dispatcher.admission.calls() if call.state != QUEUED or call.gave_way_once]
         self._interrupted = [call for call in started if call.state != LENT_ON]
         if self.report is None:
             self._arm(self._dispatcher.clock() + GRACE, self._finish)
         for call in dict.fromkeys([*self._interrupted, *guests_elsewhere(started)]):
             call.interrupt(Verdict.CLOSED)
+        # Last, so that what a call inside of another is told is not taken by the other's code for an error.
+        self.refuse(ALL_KINDS, nested_too=True)
 
     def _idle(self, waiter: asyncio.Future[None]) -> None:
         if not waiter.cancelled() or self._dispatcher.abandoned:

@@ -43,7 +43,7 @@ CATALOGUE: Final = (
     # B
     Case("B21", here=True),
     Case("B22", here=True),
-    Case("B23", waits="part 2, nested"),
+    Case("B23", here=True, waits="part 4, streams"),
     Case("B24", here=True),
     Case("B25", here=True),
     Case("B27", here=True, waits="redis: a lease that never comes"),
@@ -83,7 +83,7 @@ CATALOGUE: Final = (
     Case("B70", here=True),
     Case("B71", here=True),
     Case("B72", here=True),
-    Case("B73", here=True, waits="part 2, released() and throttled()"),
+    Case("B73", here=True, waits="part 3, throttled()"),
     # F
     Case("B75", here=True),
     Case("B76", here=True),
@@ -91,7 +91,7 @@ CATALOGUE: Final = (
     Case("B78", here=True),
     Case("B80", waits="redis"),
     Case("B81", here=True),
-    Case("B82", here=True, waits="part 2, nested: jobs that submit in their finally while every slot is taken"),
+    Case("B82", here=True),
     # G
     Case("B84", waits="part 4, streams"),
     Case("B85", waits="part 4, streams"),
@@ -100,10 +100,10 @@ CATALOGUE: Final = (
     Case("B89", waits="part 4, streams"),
     Case("B90", waits="part 4, streams"),
     # H
-    Case("B92", here=True, waits="part 2, submit_from_thread"),
+    Case("B92", here=True),
     Case("B93", here=True),
-    Case("B94", here=True, waits="part 2, slot_from_thread"),
-    Case("B96", here=True, waits="part 2, nested"),
+    Case("B94", here=True),
+    Case("B96", here=True),
     Case("B97", here=True),
     Case("B98", here=True, waits="part 4, streams"),
     Case("B99", here=True, waits="redis"),

@@ -84,6 +84,9 @@ class Counted(TrafficScheduler):
     def presence(self, kind: Kind | None) -> Iterator[None]:
         """One job more is inside."""
         slot = current_slot()
+        if slot is not None and is_lent(slot):  # its caller is counted already
+            yield
+            return
         name = str(kind) if slot is None else slot.kind
         self.inside[name] += 1
         self.most = max(self.most, sum(self.inside.values()))
@@ -111,6 +114,12 @@ class Counted(TrafficScheduler):
             self.broken_starts.append(f"{seen.batch_running} batch calls run of {seen.batch_limit}")
 
 
+def is_lent(slot: Slot) -> bool:
+    """A nested call in the slot of another, which counts nowhere."""
+    nesting = slot._call.nesting
+    return nesting is not None and nesting.lender is not None
+
+
 class _Entry:
     """One call: begun at most once, settled exactly once."""
 
@@ -118,7 +127,7 @@ class _Entry:
         self._scheduler = scheduler
         self._kind = kind
         self._late = scheduler.closed
-        self._begun = self._settled = False
+        self._begun = self._settled = self._lent = False
         scheduler.opened += 1
 
     def counted(self, coro_fn: Callable[[*Ts], Awaitable[T]]) -> Callable[[*Ts], Awaitable[T]]:
@@ -138,6 +147,8 @@ class _Entry:
     def begin(self) -> None:
         assert not self._begun, "called twice"
         self._begun = True
+        slot = current_slot()
+        self._lent = slot is not None and is_lent(slot)
         self._scheduler.begun += 1
 
     def settle(self, error: BaseException | None) -> None:
@@ -146,6 +157,8 @@ class _Entry:
         self._scheduler.endings[self._ending(error)] += 1
 
     def _ending(self, error: BaseException | None) -> str:
+        if self._lent:
+            return NOWHERE
         if error is None:
             return "completed"
         if isinstance(error, asyncio.CancelledError | CallAborted):

@@ -400,7 +400,7 @@ def test_b82_the_end_of_the_run_with_the_close_in_its_finally_ends_everything(lo
 @each_loop
 @pytest.mark.parametrize("how", ["an error", "Ctrl-C"])
 def test_b82_the_end_of_the_run_without_a_close_ends_everything_too(loop_name: str, how: str) -> None:
-    teardown = Teardown(max_concurrency=10)  # a nested call needs a slot of its own, until part 2
+    teardown = Teardown()
 
     async def main() -> None:
         await teardown.begin()
