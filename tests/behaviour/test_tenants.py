@@ -1,0 +1,77 @@
+"""Tenants take turns: promise 2 of SEMANTICS.md where tenants are named, through the front door."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support import Held, hold, make_scheduler, settle
+
+
+async def order(held: list[Held], log: list[str]) -> str:
+    """Let each call end as soon as it runs; the names in the order in which they started."""
+    while waiting := [each for each in held if not each.task.done()]:
+        for each in waiting:
+            if each.started:
+                each.release()
+        await settle()
+    return "".join(log)
+
+
+@pytest.mark.parametrize("kind", ["interactive", "batch"])
+async def test_one_call_of_a_tenant_is_next_although_another_has_hundreds(kind: str) -> None:
+    scheduler = make_scheduler(max_concurrency=2, batch_max_concurrency=1)
+    other = hold(scheduler)
+    log: list[str] = []
+    calls = [hold(scheduler, kind, name="a", log=log, tenant="a") for _ in range(300)]
+    await settle()
+    calls += [hold(scheduler, kind, name="b", log=log, tenant="b") for _ in range(3)]
+    await settle()
+
+    names = await order(calls, log)
+
+    assert names == "abababa" + "a" * 296
+    other.release()
+    await other.task
+    scheduler.check()
+
+
+async def test_a_tenant_that_cancels_all_its_calls_has_lost_nothing() -> None:
+    scheduler = make_scheduler(max_concurrency=2, batch_max_concurrency=1)
+    log: list[str] = []
+    calls = [hold(scheduler, "batch", name="a", log=log, tenant="a") for _ in range(4)]
+    await settle()
+    doomed = [hold(scheduler, "batch", name="x", log=log, tenant="b") for _ in range(50)]
+    await settle()
+
+    for each in doomed:
+        each.cancel()
+    await asyncio.gather(*(each.task for each in doomed), return_exceptions=True)
+    calls += [hold(scheduler, "batch", name="b", log=log, tenant="b") for _ in range(3)]
+    await settle()
+
+    assert await order(calls, log) == "abababa"
+    scheduler.check()
+
+
+async def test_two_tenants_with_one_call_at_a_time_do_not_starve_a_third_that_waits() -> None:
+    scheduler = make_scheduler(max_concurrency=2, batch_max_concurrency=1)
+    log: list[str] = []
+
+    async def work(tenant: str) -> None:
+        log.append(tenant)
+        await asyncio.sleep(1)
+
+    async def one_at_a_time(tenant: str) -> None:
+        for _ in range(10):
+            await scheduler.submit("batch", work, tenant, tenant=tenant)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(10):
+            group.create_task(scheduler.submit("batch", work, "a", tenant="a"))
+        group.create_task(one_at_a_time("b"))
+        group.create_task(one_at_a_time("c"))
+
+    assert 6 <= log[:21].count("a") <= 8
+    scheduler.check()
