@@ -269,7 +269,7 @@ class Dispatcher:
             if call.extras is not None:
                 call.extras.clear()
             return
-        now = self.clock()
+        now = call.queued_at = self.clock()
         self.admission.leave(call)
         self.leave_queue(call, now)
         if self.attentive:

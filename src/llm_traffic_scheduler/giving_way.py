@@ -114,7 +114,8 @@ def _step_aside(call: Call, owner: Call) -> None:
     now = home.clock()
     for each in _sharing(call, owner):
         extras = each.more()
-        extras.waited_before = each.waited(now)
+        waited, each.queued_at = each.waited(now), now
+        extras.waited_before = waited  # from here on `queued_at` is read, also by other threads
         extras.run_left -= now - each.started_at
         extras.stop_timer()
         each.state = AWAY

@@ -9,6 +9,7 @@ import pytest
 
 from llm_traffic_scheduler import (
     CallAborted,
+    CallFinished,
     Decision,
     FixedPolicy,
     RunTimeout,
@@ -19,7 +20,19 @@ from llm_traffic_scheduler import (
     current_slot,
 )
 from tests.behaviour.doors import assert_whole, start
-from tests.support import Held, Law, account, armed_timers, hold, make_scheduler, noop, now, other_tasks, settle
+from tests.support import (
+    Held,
+    Law,
+    Recorder,
+    account,
+    armed_timers,
+    hold,
+    make_scheduler,
+    noop,
+    now,
+    other_tasks,
+    settle,
+)
 
 
 class Steps:
@@ -674,4 +687,32 @@ async def test_drain_waits_for_a_call_that_gave_a_lent_slot_up() -> None:
     other.release()
     await scheduler.drain()
     assert ended == [3.0]
+    await assert_whole(scheduler)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_call_that_never_waited_and_ends_without_its_slot_is_told_of(nested: bool) -> None:
+    scheduler = make_scheduler()
+    recorder = Recorder(scheduler)
+    slots: list[Slot] = []
+
+    async def agent() -> None:
+        slot = current_slot()
+        assert slot is not None
+        slots.append(slot)
+        async with slot.released():
+            await asyncio.sleep(100)
+
+    async def parent() -> None:
+        await (scheduler.submit("batch", agent) if nested else agent())
+
+    task = asyncio.create_task(scheduler.submit("batch", parent, label="a"))
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert recorder.names == ["CallStarted batch a", "CallFinished batch a"]
+    (finished,) = recorder.of(CallFinished)
+    assert (finished.outcome, finished.waited, finished.ran) == ("cancelled", 0.0, 0.0)
+    assert slots[0].waited == 0.0
     await assert_whole(scheduler)
