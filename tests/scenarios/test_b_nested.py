@@ -87,9 +87,10 @@ async def test_b23_a_batch_child_of_an_interactive_parent_runs_while_batch_is_at
 async def test_b23_a_family_that_is_ended_from_outside_gives_every_slot_back(stage: Stage, ending: str) -> None:
     scheduler = stage.scheduler(max_concurrency=3)
     timeout = stage.seconds(1.0) if ending == "run timeout" else None
-    never = asyncio.Event()
+    never, together = asyncio.Event(), asyncio.Barrier(2)
 
     async def parent() -> None:
+        await together.wait()
         await asyncio.gather(*[scheduler.submit("batch", never.wait) for _ in range(4)])
 
     tasks = [start(scheduler.submit("batch", parent, run_timeout=timeout)) for _ in range(2)]
