@@ -80,6 +80,7 @@ FRONT_DOOR = [
     "TrafficSnapshot",
     "checkpoint",
     "current_slot",
+    "kind_in_force",
     "traffic",
 ]
 TESTING_DOOR = [

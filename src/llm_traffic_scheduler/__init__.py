@@ -31,7 +31,7 @@ from .policies.pressure import PressurePolicy
 from .scheduler import TrafficScheduler
 from .slot import Slot, checkpoint, current_slot
 from .snapshot import CallInfo, CloseReport, KindTotals, Reason, SchedulerSnapshot
-from .traffic import traffic
+from .traffic import kind_in_force, traffic
 from .work import Kind
 
 __all__ = [
@@ -69,5 +69,6 @@ __all__ = [
     "TrafficSnapshot",
     "checkpoint",
     "current_slot",
+    "kind_in_force",
     "traffic",
 ]

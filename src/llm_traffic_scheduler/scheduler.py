@@ -33,7 +33,7 @@ from .shutdown import ALL_KINDS, Shutdown
 from .slot import Slot
 from .slot_context import SlotContext
 from .snapshot import CallInfo, CloseReport, SchedulerSnapshot
-from .traffic import kind_in_force, living, options_in_force
+from .traffic import is_interactive, living, options_in_force
 from .views import call_infos, take_snapshot
 from .work import Kind, check_awaitable, kind_name, not_a_function
 
@@ -226,7 +226,7 @@ class TrafficScheduler(LoopBound):
 
     def _admit_particular(self, kind: Kind | None, options: CallOptions) -> Call:
         call, around = Call(), active.get()
-        call.interactive = kind_in_force(kind, around)
+        call.interactive = is_interactive(kind, around)
         waits = parse(call, options, self._settings, options_in_force(around))
         call.home = home = self._on(get_running_loop())
         call.parent = around = living(around)

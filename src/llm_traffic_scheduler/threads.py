@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, TypeVarTuple, Un
 from .call import Call, Scope, Verdict, active, leave
 from .call_options import CallOptions, check_options
 from .errors import SchedulerMisuse
+from .traffic import is_interactive
 from .work import Kind, not_a_function
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def submit_from_thread(
     """
     if not callable(coro_fn):
         raise not_a_function(coro_fn)
+    is_interactive(kind, active.get())
     check_options(kind, options, scheduler._settings)
     visit = _visit(scheduler, "submit_from_thread", kind, options)
     future: LoopFuture[T] = LoopFuture(visit)
@@ -89,6 +91,7 @@ def slot_from_thread(
             never in place of an exception of the block's own.
     Cancellation: a KeyboardInterrupt while it waits takes the call out of the queue.
     """
+    is_interactive(kind, active.get())
     check_options(kind, options, scheduler._settings)
     return ThreadSlot(scheduler, kind, options)
 

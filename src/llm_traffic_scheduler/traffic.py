@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextvars import Token
 from types import TracebackType
+from typing import Literal
 
 from .call import Call, Scope, active, leave, lineage
 from .core.admission import GONE
@@ -15,7 +16,7 @@ from .core.checks import number, text_or_none, timeout
 from .errors import SchedulerMisuse
 from .work import Kind, kind_name
 
-__all__ = ["Traffic", "kind_in_force", "living", "options_in_force", "traffic"]
+__all__ = ["Traffic", "is_interactive", "kind_in_force", "living", "options_in_force", "traffic"]
 
 
 def traffic(
@@ -75,7 +76,18 @@ class Traffic:
         leave(token)
 
 
-def kind_in_force(kind: Kind | None, around: Call | Scope | None) -> bool:
+def kind_in_force() -> Literal["interactive", "batch"] | None:
+    """What a call would run as here that leaves its kind out; None where that is refused.
+
+    Threads: any; each sees its own.
+    """
+    around = active.get()
+    if around is None:
+        return None
+    return "interactive" if around.interactive else "batch"
+
+
+def is_interactive(kind: Kind | None, around: Call | Scope | None) -> bool:
     """Whether a call that says `kind` is interactive where it is submitted.
 
     Raises:

@@ -15,6 +15,7 @@ from llm_traffic_scheduler import (
     TrafficKind,
     TrafficScheduler,
     current_slot,
+    kind_in_force,
     traffic,
 )
 from tests.support import account, hold, make_scheduler, noop, settle
@@ -32,6 +33,21 @@ async def test_a_call_without_a_kind_has_the_one_in_force(kind: Any) -> None:
         assert await kind_of_a_call(scheduler) == kind
         await scheduler.submit(None, noop)
     assert account(scheduler, str(kind.value if isinstance(kind, TrafficKind) else kind)).completed == 2
+
+
+async def test_one_may_ask_for_the_kind_in_force() -> None:
+    scheduler = make_scheduler()
+
+    async def work() -> str | None:
+        return kind_in_force()
+
+    assert kind_in_force() is None
+    with traffic("interactive"):
+        assert kind_in_force() == "interactive"
+        with traffic("batch"):
+            assert kind_in_force() == "batch"
+    assert await scheduler.submit("batch", work) == "batch"
+    assert kind_in_force() is None
 
 
 async def test_without_a_kind_in_force_a_call_has_to_say_one() -> None:

@@ -17,6 +17,7 @@ from llm_traffic_scheduler import (
     TrafficKind,
     TrafficScheduler,
     current_slot,
+    traffic,
 )
 from llm_traffic_scheduler.testing import RecordedCall, hold, unlimited
 from tests.behaviour.doors import assert_whole, start
@@ -178,6 +179,29 @@ async def test_an_unlimited_scheduler_runs_everything_at_once_and_records_it() -
     assert repr(scheduler) == "<Unlimited: 1000 calls>"
 
 
+async def test_what_is_in_force_around_a_call_is_recorded_too() -> None:
+    scheduler = unlimited()
+
+    await scheduler.submit(None, _fetch, 1)
+    with traffic("batch", tenant="acme"):
+        await scheduler.submit(None, _fetch, 1)
+        async with scheduler.slot("interactive", tenant="own"):
+            pass
+
+    assert scheduler.calls == [
+        RecordedCall(None, None, None),
+        RecordedCall("batch", None, "acme"),
+        RecordedCall("batch", None, "own"),
+    ]
+
+
+async def test_holding_slots_inside_of_batch_work_holds_slots_of_interactive_calls() -> None:
+    scheduler = make_scheduler()
+    with traffic("batch"), hold(scheduler, 2):
+        assert scheduler.snapshot().interactive_running == 2
+    await assert_whole(scheduler)
+
+
 async def test_every_way_in_is_recorded_in_the_order_of_the_starts() -> None:
     scheduler = unlimited()
 
@@ -197,7 +221,7 @@ async def test_every_way_in_is_recorded_in_the_order_of_the_starts() -> None:
         RecordedCall("interactive", "submitted", None),
         RecordedCall("batch", "wrapped", None),
         RecordedCall("interactive", "slot", None),
-        RecordedCall(None, None, None),
+        RecordedCall("interactive", None, None),
         RecordedCall(None, None, None),
     ]
     assert [type(call.kind) for call in scheduler.calls[:3]] == [str, str, str]

@@ -15,7 +15,15 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
 
-from llm_traffic_scheduler import ConfigError, Kind, SchedulerMisuse, Slot, TrafficScheduler
+from llm_traffic_scheduler import (
+    ConfigError,
+    Kind,
+    SchedulerMisuse,
+    Slot,
+    TrafficScheduler,
+    current_slot,
+    kind_in_force,
+)
 
 __all__ = ["HeldSlots", "RecordedCall", "Unlimited", "hold", "unlimited"]
 
@@ -115,7 +123,7 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """What a call of an `unlimited()` scheduler said about itself. A kind that was left out is None."""
+    """What a call of an `unlimited()` scheduler ran as; kind None if neither it nor anything around it said one."""
 
     kind: str | None
     label: str | None
@@ -152,27 +160,26 @@ class Unlimited:
         self, kind: Kind | None, coro_fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Any
     ) -> T:
         """Run `coro_fn(*args)` at once, in the caller's own task. See `TrafficScheduler.submit`."""
-        run = coro_fn
+        run, kind, known = coro_fn, *_known(kind)
         if callable(coro_fn):  # else the real one knows what to say
 
             def run(*args: *Ts) -> Awaitable[T]:
-                self._record(kind, options)
+                self._record(known)
                 return coro_fn(*args)
 
             # For the message about what cannot be awaited.
             run.__qualname__ = getattr(coro_fn, "__qualname__", type(coro_fn).__name__)
-        return await self._real.submit(_known(kind), run, *args, **options)
+        return await self._real.submit(kind, run, *args, **options)
 
     def slot(self, kind: Kind | None = None, /, **options: Any) -> AbstractAsyncContextManager[Slot]:
         """A slot for a block, at once. See `TrafficScheduler.slot`."""
-        return self._recorded(kind, options, self._real.slot(_known(kind), **options))
+        kind, known = _known(kind)
+        return self._recorded(known, self._real.slot(kind, **options))
 
     @asynccontextmanager
-    async def _recorded(
-        self, kind: Kind | None, options: dict[str, Any], block: AbstractAsyncContextManager[Slot]
-    ) -> AsyncIterator[Slot]:
+    async def _recorded(self, known: bool, block: AbstractAsyncContextManager[Slot]) -> AsyncIterator[Slot]:
         async with block as slot:
-            self._record(kind, options)
+            self._record(known)
             yield slot
 
     def wrap(self, kind: Kind | None = None, /, **options: Any) -> Decorator:
@@ -190,13 +197,18 @@ class Unlimited:
 
         return decorate
 
-    def _record(self, kind: Kind | None, options: dict[str, Any]) -> None:
-        name = None if kind is None else str(kind)
-        self.calls.append(RecordedCall(name, options.get("label"), options.get("tenant")))
+    def _record(self, known: bool) -> None:
+        slot = current_slot()
+        assert slot is not None
+        self.calls.append(RecordedCall(slot.kind if known else None, slot.label, slot.tenant))
 
     def __repr__(self) -> str:
         return f"<Unlimited: {len(self.calls)} calls>"
 
 
-def _known(kind: Kind | None) -> Kind:
-    return "interactive" if kind is None else kind
+def _known(kind: Kind | None) -> tuple[Kind, bool]:
+    """The kind to run as, and whether it was said: by the call, or by what is in force around it."""
+    if kind is not None:
+        return kind, True
+    in_force = kind_in_force()
+    return ("interactive", False) if in_force is None else (in_force, True)
