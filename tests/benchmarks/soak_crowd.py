@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from llm_traffic_scheduler import Kind, LimitPolicy, TrafficScheduler, current_slot
+from llm_traffic_scheduler import FixedPolicy, Kind, LimitPolicy, TrafficScheduler, current_slot
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.behaviour.doors import Door, through_slot, through_submit
 from tests.ledger import COUNTED_AS
@@ -219,8 +219,10 @@ class Crowd:
         self.loop.call_soon(self._bounds_before.popleft)
 
     def _read_bounds(self) -> tuple[int, int]:
-        snapshot = self.scheduler.snapshot()
-        return snapshot.max_concurrency, snapshot.batch_max_concurrency
+        """The cap, and how many batch calls may run as far as it is known beforehand."""
+        now, policy = self.scheduler.snapshot(), self.policy
+        fixed = policy.limit if isinstance(policy, FixedPolicy) else now.batch_max_concurrency
+        return now.max_concurrency, max(now.batch_min_concurrency, min(now.batch_max_concurrency, fixed))
 
     def _check_inside(self, kind: str) -> None:
         cap, batch_max = self._bounds
