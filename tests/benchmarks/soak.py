@@ -78,11 +78,11 @@ async def soak(seconds: float, pace: float, seed: int, step_on: Callable[[float]
     crowd.over = True
     await asyncio.wait([trouble])
     if trouble.exception() is not None:
-        crowd.blame(f"somebody who made trouble met {trouble.exception()!r}")
+        crowd.blame("somebody who made trouble met", repr(trouble.exception()))
     try:
         await _see_the_end(crowd, crew)
     except AssertionError as error:
-        crowd.blame(f"at the end: {error!r}")
+        crowd.blame("at the end", repr(error))
     return crowd
 
 

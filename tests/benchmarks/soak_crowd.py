@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from llm_traffic_scheduler import Kind, LimitPolicy, TrafficScheduler, current_slot
+from llm_traffic_scheduler import FixedPolicy, Kind, LimitPolicy, TrafficScheduler, current_slot
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.behaviour.doors import Door, through_slot, through_submit
 from tests.ledger import COUNTED_AS
@@ -112,20 +112,20 @@ class Crowd:
         self._bounds = self._read_bounds()
         self._bounds_before: deque[tuple[int, int]] = deque()
         self._doors, self._ways = list(DOORS), list(WAYS)
-        self.loop.set_exception_handler(lambda _, context: self.blame(_complaint(context)))
+        self.loop.set_exception_handler(lambda _, context: self.blame("asyncio complains", _complaint(context)))
 
     # What is wrong
 
-    def blame(self, what: str) -> None:
+    def blame(self, what: str, *facts: object) -> None:
         """Something is wrong."""
         self.fault_count += 1
         if len(self.faults) < FAULTS_KEPT:
-            self.faults.append(f"at {self.loop.time():.6f}: {what}")
+            self.faults.append(f"at {self.loop.time():.6f}, {what}: {', '.join(map(str, facts))}")
 
-    def expect(self, holds: bool, what: str) -> None:
+    def expect(self, holds: bool, what: str, *facts: object) -> None:
         """Blame if it does not hold."""
         if not holds:
-            self.blame(what)
+            self.blame(what, *facts)
 
     # Clients and their calls
 
@@ -173,30 +173,29 @@ class Crowd:
         except BaseException as error:
             seen = type(error).__name__
             if seen not in COUNTED_AS:
-                self.blame(f"{ticket} raised {error!r}")
+                self.blame("a call raised", ticket, repr(error))
             if not isinstance(error, Exception):
                 raise
         finally:
             self._settle(ticket, seen)
 
     def _settle(self, ticket: Ticket, seen: str) -> None:
-        if self.live.pop(ticket, ticket) is ticket:
-            self.blame(f"{ticket} settled twice")
+        self.expect(ticket in self.live, "settled twice", ticket)
+        self.live.pop(ticket, None)
         kind = ticket.kind
         self.settled[kind] += 1
         self.outcomes[kind][seen] += 1
         self.cancelled_uncalled[kind] += seen == "CancelledError" and not ticket.called
         if ticket.cancels:
-            self.expect(seen == "CancelledError" or ticket.swallowed, f"the cancel of {ticket} was swallowed: {seen}")
+            self.expect(seen == "CancelledError" or ticket.swallowed, "a cancel was swallowed", seen, ticket)
         else:
-            self.expect(seen != "CancelledError", f"{ticket} was cancelled by nobody")
-        self.expect(
-            ticket.task.cancelling() == ticket.cancels, f"{ticket} was left with cancels of the scheduler's own"
-        )
+            self.expect(seen != "CancelledError", "cancelled by nobody", ticket)
+        owed = ticket.task.cancelling()
+        self.expect(owed == ticket.cancels, "cancels of the scheduler's own are left, or one too many", owed, ticket)
 
     async def _run(self, ticket: Ticket) -> None:
         kind = ticket.kind
-        self.expect(not ticket.called, f"{ticket} was called twice")
+        self.expect(not ticket.called, "called twice", ticket)
         ticket.called, ticket.began = True, self.loop.time()
         self.called[kind] += 1
         if kind == "interactive":
@@ -220,18 +219,20 @@ class Crowd:
         self.loop.call_soon(self._bounds_before.popleft)
 
     def _read_bounds(self) -> tuple[int, int]:
-        snapshot = self.scheduler.snapshot()
-        return snapshot.max_concurrency, snapshot.batch_max_concurrency
+        """The cap, and how many batch calls may run as far as it is known beforehand."""
+        now, policy = self.scheduler.snapshot(), self.policy
+        fixed = policy.limit if isinstance(policy, FixedPolicy) else now.batch_max_concurrency
+        return now.max_concurrency, max(now.batch_min_concurrency, min(now.batch_max_concurrency, fixed))
 
     def _check_inside(self, kind: str) -> None:
         cap, batch_max = self._bounds
         for earlier_cap, earlier_batch_max in self._bounds_before:
             cap, batch_max = max(cap, earlier_cap), max(batch_max, earlier_batch_max)
         inside = sum(self._inside.values())
-        self.expect(inside <= cap, f"{inside} calls inside, the cap is {cap}")
+        self.expect(inside <= cap, "more calls inside than the cap", inside, cap)
         if kind == "batch":
             batch = self._inside["batch"]
-            self.expect(batch <= batch_max, f"{batch} batch calls inside, at most {batch_max} may run")
+            self.expect(batch <= batch_max, "more batch calls inside than may run", batch, batch_max)
 
     # What must hold
 
@@ -244,22 +245,22 @@ class Crowd:
         ):
             totals = snapshot.totals[kind]
             ended = totals.completed + totals.failed + totals.cancelled + totals.timed_out + totals.rejected
-            self.expect(totals.submitted == ended + running + queued, f"the totals do not add up: {snapshot}")
-            self.expect(totals.submitted == self.submitted[kind], f"{self.submitted} submitted: {snapshot}")
-            self.expect(self._inside[kind] <= running, f"calls inside without a slot: {self._inside}, {snapshot}")
+            self.expect(totals.submitted == ended + running + queued, "the totals do not add up", snapshot)
+            self.expect(totals.submitted == self.submitted[kind], "submitted and not counted", self.submitted, snapshot)
+            self.expect(self._inside[kind] <= running, "calls inside without a slot", self._inside, snapshot)
         present = snapshot.running + snapshot.interactive_queued + snapshot.batch_queued
-        self.expect(len(self.scheduler.calls()) == present <= len(self.live), f"lost calls: {snapshot}")
+        self.expect(len(self.scheduler.calls()) == present <= len(self.live), "lost calls", snapshot)
         timers = len(self.schedulers_timers())
-        self.expect(timers <= snapshot.running + 1, f"{timers} timers of the scheduler: {snapshot}")
+        self.expect(timers <= snapshot.running + 1, "more timers than calls", timers, snapshot)
         if isinstance(self.loop, VirtualTimeLoop):
             now = self.loop.time() - ROUNDING
             late = [ticket for ticket in self.live if ticket.queue_deadline < now]
-            self.expect(not late, f"still waiting after the end of their time: {late}")
+            self.expect(not late, "still waiting after the end of their time", late)
         try:
             self.scheduler.check()
         except AssertionError as error:
             if isinstance(self.loop, VirtualTimeLoop):
-                self.blame(f"check: {error!r}")
+                self.blame("check", repr(error))
             return False
         return True
 
@@ -283,7 +284,7 @@ def _complaint(context: Mapping[str, Any]) -> str:
     """What asyncio could tell nobody else."""
     error = context.get("exception")
     lines = [] if error is None else traceback.format_exception(error)
-    return f"asyncio complains: {context['message']}\n{''.join(lines)}"
+    return f"{context['message']}\n{''.join(lines)}"
 
 
 @way(12)
@@ -305,7 +306,7 @@ async def _look_at_the_slot(crowd: Crowd, ticket: Ticket) -> None:
         or slot is not current_slot()
         or (slot.kind, slot.label) != (ticket.kind, ticket.options.get("label"))
     ):
-        crowd.blame(f"{ticket} runs in {slot}")
+        crowd.blame("in a wrong slot", slot, ticket)
 
 
 @way(2)

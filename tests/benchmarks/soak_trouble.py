@@ -238,10 +238,10 @@ class Judge:
     def __call__(self, event: Event) -> None:
         if isinstance(event, CallStarted):
             now = self._crowd.scheduler.snapshot()
-            self._crowd.expect(now.running <= now.max_concurrency, f"a start above the cap: {now}")
+            self._crowd.expect(now.running <= now.max_concurrency, "a start above the cap", now)
             if event.kind == "batch":
                 limit = max(now.batch_min_concurrency, min(now.batch_max_concurrency, self._limit(now)))
-                self._crowd.expect(now.batch_running <= limit, f"a start above the batch limit, {limit}: {now}")
+                self._crowd.expect(now.batch_running <= limit, "a start above the batch limit", limit, now)
 
     def _limit(self, now: SchedulerSnapshot) -> int:
         policy = self._crowd.policy
@@ -277,4 +277,4 @@ def _look(crowd: Crowd, attempts: int) -> None:
     elif attempts:
         crowd.loop.call_soon(_look, crowd, attempts - 1)
     elif not crowd.over:
-        crowd.blame("check: never whole")
+        crowd.blame("check", "never whole")
