@@ -18,7 +18,8 @@ __all__ = ["Slot", "checkpoint", "current_slot", "slot_of"]
 class Slot:
     """The right to run one call now. Made by the scheduler, handed out by `slot()` and `current_slot()`.
 
-    Cancellation: nothing here waits. Threads: the loop's only. After the call's end every method is a no-op.
+    Threads: the loop's only, and inside a `slot_from_thread` block that thread. After the call's end every method is a
+    no-op. Cancellation: only `checkpoint` and `released` wait.
     """
 
     __slots__ = ("_call", "first_token_at", "token_count")
