@@ -142,7 +142,10 @@ class _Entry:
 
     async def _inside(self, awaitable: Awaitable[T]) -> T:
         with self._scheduler.presence(self._kind):
-            return await awaitable
+            try:
+                return await awaitable
+            finally:
+                del awaitable  # a failed task would hold this frame, which holds it
 
     def begin(self) -> None:
         assert not self._begun, "called twice"

@@ -317,8 +317,9 @@ class _Payload:
 @each_door
 @each_kind
 @pytest.mark.parametrize("priorities", [[0], [7, 7.0], [-0.0, 0]], ids=str)
+@pytest.mark.parametrize("behind", [False, True], ids=["alone", "before a later one"])
 async def test_b34_equal_priorities_run_in_the_order_of_arrival_whatever_the_payload(
-    stage: Stage, run: Door, kind: str, priorities: list[float]
+    stage: Stage, run: Door, kind: str, priorities: list[float], behind: bool
 ) -> None:
     """Payloads were compared, with a TypeError, or the order among equals was chance."""
     scheduler, log, count = await stage.one_slot(), list[str](), stage.share(1_000)
@@ -326,13 +327,15 @@ async def test_b34_equal_priorities_run_in_the_order_of_arrival_whatever_the_pay
     await settle()
     shapes: list[Callable[[Any], Any]] = [lambda job: job, lambda job: lambda: job(), functools.partial, _Payload]
 
+    last = [start(run(scheduler, kind, noop, priority=99))] if behind else []
+    await settle()
     tasks = [
         start(run(scheduler, kind, shapes[n % 4](noting(log, str(n))), priority=priorities[n % len(priorities)]))
         for n in range(count)
     ]
     await settle()
     held.release()
-    await asyncio.gather(*tasks)
+    await asyncio.gather(*tasks, *last)
 
     assert log == [str(n) for n in range(count)]
 

@@ -218,32 +218,32 @@ REFUSED = {
     "close_timeout": {"no number", "below zero"},
     "window": {"no number", "zero", "below zero", "tiny", "huge", "none"},
     "interactive_p95_threshold": {"no number", "zero", "below zero"},
+    "interactive_rps_threshold": {"no number", "zero", "below zero"},
 }
 
 
 @scenario
 @each_odd_value
-@pytest.mark.parametrize("name", REFUSED)
 async def test_b64_a_setting_in_seconds_of_any_value_is_refused_whole_or_works(
-    stage: Stage, name: str, value: Any, what: str
+    stage: Stage, value: Any, what: str
 ) -> None:
     """As before, for what is set for all calls, at birth and at run time."""
-    scheduler = stage.scheduler(name="odd")
-    refused = what in REFUSED[name] or (name == "interactive_p95_threshold" and value == math.inf)
-    before = scheduler._settings
-    if refused:
-        with pytest.raises(ConfigError, match=name):
-            TrafficScheduler(max_concurrency=2, **{name: value})
-        with pytest.raises(ConfigError, match=name):
+    for name, refused in REFUSED.items():
+        scheduler = stage.scheduler(name=name)
+        before = scheduler._settings
+        if what in refused or (name.endswith("threshold") and value == math.inf):
+            with pytest.raises(ConfigError, match=name):
+                TrafficScheduler(max_concurrency=2, **{name: value})
+            with pytest.raises(ConfigError, match=name):
+                scheduler.configure(**{name: value}, max_concurrency=5)
+            assert scheduler._settings is before
+        else:
             scheduler.configure(**{name: value}, max_concurrency=5)
-        assert scheduler._settings is before
-    else:
-        scheduler.configure(**{name: value}, max_concurrency=5)
-        twin = stage.scheduler(max_concurrency=5, **{name: value})
-        for one in (scheduler, twin):
-            await asyncio.wait([start(one.submit(kind, asyncio.sleep, 0)) for kind in KINDS for _ in range(3)])
-            one.configure(**{name: getattr(before, name)})
-        await stage.canaries(scheduler)
+            twin = stage.scheduler(max_concurrency=5, **{name: value})
+            for one in (scheduler, twin):
+                await asyncio.wait([start(one.submit(kind, asyncio.sleep, 0)) for kind in KINDS for _ in range(3)])
+                one.configure(**{name: getattr(before, name)})
+            await stage.canaries(scheduler)
 
 
 @scenario

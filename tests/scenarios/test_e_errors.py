@@ -28,7 +28,7 @@ from tests.loops import loop_factories
 from tests.scenarios.counted import Counted
 from tests.scenarios.jobs import KINDS, noting
 from tests.scenarios.stage import Stage, scenario
-from tests.support import account, hold, noop, now, settle
+from tests.support import account, hold, make_scheduler, noop, now, settle
 
 
 def _over_at_call() -> Awaitable[None]:
@@ -146,7 +146,7 @@ def test_b67_a_job_that_stops_its_loop_leaves_the_scheduler_whole_on_the_same_lo
 
 
 def _depth(error: BaseException) -> int:
-    return len(traceback.extract_tb(error.__traceback__))
+    return sum(1 for _ in traceback.walk_tb(error.__traceback__))
 
 
 @scenario
@@ -175,35 +175,66 @@ async def test_b70_each_refused_call_gets_an_error_of_its_own(stage: Stage, run:
     scheduler.configure(max_queued_batch=None)
 
 
+@scenario
+@each_door
+async def test_b70_the_error_of_one_job_that_many_wait_for_does_not_grow(stage: Stage, run: Door) -> None:
+    """As before with an instance that cannot be a fresh one, as it is the user's."""
+    scheduler = stage.scheduler()
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ConnectionError
+
+    shared, depths = start(fails()), list[int]()
+
+    async def caller(kind: str) -> None:
+        try:
+            await run(scheduler, kind, lambda: shared)
+        except ConnectionError as error:
+            depths.append(_depth(error))
+
+    await asyncio.gather(*(start(caller(KINDS[n % 2])) for n in range(stage.share(1_000))))
+
+    assert depths[5:] == depths[5:6] * (stage.share(1_000) - 5)
+
+
 class _Payload:
     """Stands for a megabyte."""
 
 
 @scenario
 @each_door
-@pytest.mark.parametrize("ending", ["failed", "cancelled", "cancelled while it waits", "timed out", "refused"])
+@pytest.mark.parametrize(
+    "ending", ["failed", "failed task", "cancelled", "cancelled while it waits", "timed out", "refused"]
+)
 async def test_b71_what_a_job_held_is_gone_with_its_result_without_the_collector(
     stage: Stage, run: Door, ending: str
 ) -> None:
     """exception -> traceback -> frame -> future -> exception: failed jobs kept their payloads alive."""
-    scheduler = await stage.one_slot()
+    counted = await stage.one_slot()
+    # Counting wraps what a job returns, which is what "failed task" is about.
+    scheduler = make_scheduler() if ending == "failed task" else counted
     if ending in ("cancelled while it waits", "refused"):
-        await stage.fill(scheduler, 1)
+        await stage.fill(counted, 1)
     payloads: list[weakref.ref[_Payload]] = []
 
     async def job(payload: _Payload) -> None:
         own = payload
         await asyncio.sleep(0)
-        if ending == "failed":
+        if ending.startswith("failed"):
             raise ConnectionError
         await asyncio.sleep(stage.seconds(50))
         del own
+
+    def in_a_task(payload: _Payload) -> asyncio.Task[None]:
+        return asyncio.ensure_future(job(payload))
 
     async def one() -> None:
         payload = _Payload()
         payloads.append(weakref.ref(payload))
         options = {"timed out": {"run_timeout": 0.001}, "refused": {"queue_timeout": 0.001}}
-        task = start(run(scheduler, "batch", job, payload, **options.get(ending, {})))
+        work = in_a_task if ending == "failed task" else job
+        task = start(run(scheduler, "batch", work, payload, **options.get(ending, {})))
         if ending.startswith("cancelled"):
             await settle(4)
             task.cancel()
@@ -270,10 +301,11 @@ async def test_b72_an_outer_timeout_bounds_the_wait_and_the_run_together(stage: 
     asyncio.get_running_loop().call_later(stage.seconds(2.5), held.release)
     began = now()
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError) as caught:
         async with asyncio.timeout(stage.seconds(4)):
             await scheduler.submit("interactive", client.ask, run_timeout=stage.seconds(4))
 
+    assert type(caught.value) is TimeoutError
     assert client.attempts == 1
     if stage.virtual:
         assert now() - began == 4

@@ -80,7 +80,8 @@ class LimitPolicy(Protocol):
             while only others change. Without it every change asks again.
         reset() (method): called when the scheduler moves to another event loop.
         replica() (method): an independent copy, which a snapshot taken after a quiet spell brings up
-            to date; without it such a snapshot shows the state as of the last event.
+            to date; without it, or if it returns the policy itself, such a snapshot shows the
+            state as of the last event.
 
     A policy that raises, or answers with something that is not a whole number, is logged once per
     kind of error; its last decision stays for one window, then `batch_min` holds.

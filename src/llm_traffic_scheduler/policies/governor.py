@@ -263,6 +263,8 @@ class Governor:
         if now < self.slice_end or replica is None or self.slice_end == -math.inf:
             return self.policy
         policy: LimitPolicy = replica()
+        if policy is self.policy:  # it has no state that could have to be brought up to date
+            return policy
         boundary = self.slice_end
         for _ in range(self.window.span):  # after as many slices the window is empty
             if boundary > now:

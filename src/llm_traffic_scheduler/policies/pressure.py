@@ -76,8 +76,8 @@ class PressurePolicy:
         self._at = -math.inf
 
     def replica(self) -> PressurePolicy:
-        """An independent copy in the same state."""
-        return copy(self)
+        """An independent copy in the same state; the policy itself if there is no state."""
+        return self if self.smoothing is None else copy(self)
 
     def advance(self, now: float, signals: Signals) -> None:
         """Carry the average to `now` with what held until now; hold `signals` from here on."""

@@ -217,6 +217,27 @@ def test_reading_changes_nothing_and_shows_what_would_be_decided() -> None:
     assert looked_at.changes == []
 
 
+@pytest.mark.parametrize("smoothing,looks", [(None, 2), (5.0, 102)])
+def test_a_reading_after_a_quiet_spell_looks_once_at_who_waits_unless_the_policy_averages(
+    smoothing: float | None, looks: int
+) -> None:
+    class Crowd(Counts):
+        looked = 0
+
+        def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
+            self.looked += 1
+            return super().unfinished(now, older_than)
+
+    crowd = Crowd(submitted=[0.0] * 1_000)
+    house = House(PressurePolicy(p95_threshold=1.0, smoothing=smoothing), crowd)
+    house.arrived(0.0)
+    crowd.looked = 0
+
+    house.governor.read(60.0)
+
+    assert crowd.looked <= looks
+
+
 def failing(error: BaseException, *, until: float, limit: int = 4) -> Callable[[float, Signals], Decision]:
     """Fine before second 1, raising until `until`, fine after that."""
 
