@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llm_traffic_scheduler import Decision, PressurePolicy, Signals
-from tests.behaviour.doors import start
+from tests.behaviour.doors import outcome, start
 from tests.scenarios.counted import Counted
 from tests.scenarios.stage import Stage, scenario, scenario_on
 from tests.scenarios.traffic import arrivals, backlog, limits_seen, until
@@ -115,19 +115,20 @@ async def _by_the_callers_timeout(scheduler: Counted, _: int) -> None:
 @in_virtual_time
 @pytest.mark.parametrize("fail", [_by_run_timeout, _by_its_own_timeout, _by_the_callers_timeout])
 @pytest.mark.parametrize("healthy_before", [True, False])
+@pytest.mark.parametrize("one_by_one", [True, False])
 async def test_b42_in_a_long_outage_the_limit_goes_to_the_minimum_and_stays(
-    stage: Stage, fail: Callable[[Counted, int], Awaitable[None]], healthy_before: bool
+    stage: Stage, fail: Callable[[Counted, int], Awaitable[None]], healthy_before: bool, one_by_one: bool
 ) -> None:
     scheduler = gateway(stage)
     if healthy_before:
         await arrivals(scheduler, lambda _: asyncio.sleep(0.1), count=100, every=0.1)
     clients: list[asyncio.Task[None]] = []
-    seconds = 600 if healthy_before and stage.loop == "default" else 45
+    seconds = 600 if healthy_before and not one_by_one and stage.loop == "default" else 45
 
     async def outage() -> None:
-        for number in range(seconds * 2):
+        for number in range(seconds // 5 if one_by_one else seconds * 2):
             clients.append(start(fail(scheduler, number)))
-            await asyncio.sleep(0.5)
+            await (outcome(clients[-1]) if one_by_one else asyncio.sleep(0.5))
 
     with backlog(scheduler, 5.0, width=25):
         failing = start(outage())

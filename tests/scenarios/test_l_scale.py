@@ -174,6 +174,17 @@ async def test_b131_cancelling_all_costs_each_the_same(stage: Stage, kind: Kind,
     assert costs[1] < 1.3 * costs[0] + 20
 
 
+@counting_lines
+async def test_b131_a_snapshot_looks_once_at_each_call_that_is_older_than_the_threshold(stage: Stage) -> None:
+    scheduler = stage.scheduler(interactive_p95_threshold=stage.seconds(0.01), window=stage.seconds(10))
+    crowd = Crowd(scheduler, "interactive", 2_000)
+    await crowd.gather()
+    await asyncio.sleep(stage.seconds(5))  # long enough without an event for many slices to have passed
+
+    assert await _cost(crowd, Crowd.snapshot) < 8 * 2_000
+    await crowd.disperse()
+
+
 # B132, of which the rate limit is for later
 
 
