@@ -246,13 +246,13 @@ class Dispatcher:
         """Take out a call whose caller has gone, wherever it stands."""
         if self.abandoned:
             return
-        nested.lose(self, call)
         if call.state == QUEUED:
             now = self.clock()
             self.admission.withdraw(call)
             self.leave_queue(call, now)
             self.thinned()
         elif call.state == RUNNING:
+            nested.lose(self, call)
             self.finish(call, "cancelled")
         elif call.state == AWAY:
             self.lose(call)
@@ -288,6 +288,7 @@ class Dispatcher:
 
     def leave_queue(self, call: Call, now: float) -> None:
         """A call that was taken out of the queue has ended there, cancelled."""
+        nested.lose(self, call)
         tally = self.tallies[call.kind]
         tally.cancelled += 1
         tally.never_started += not call.gave_way_once
