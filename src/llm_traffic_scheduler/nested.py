@@ -68,7 +68,7 @@ def admit_inside(home: Dispatcher, call: Call, host: Call) -> None:
         QueueTimeout: it can do neither. A full queue is no reason, for what it waits for may be lent to it.
     """
     if host.task is not None and host.task is current_task(home.loop) and lends(host):
-        call.number = host.number
+        home.admission.give_number(call)
         _lend(host, call)
         return
     call.nest().observe, call.observed = call.observed, False
@@ -163,7 +163,7 @@ def pass_on(home: Dispatcher, host: Call) -> None:
             counts = home.admission.aside[call] is False
             home.admission.withdraw(call)
             if counts:
-                home.admission.away[call] = None
+                home.admission.keep_away(call)
             _lend(host, call)
             call.waiter.set_result(None)  # type: ignore[union-attr]
             home.thinned()
