@@ -38,6 +38,7 @@ __all__ = [
     "owner_of",
     "pass_on",
     "seek_again",
+    "step_out",
     "take_own",
     "want_no_more",
 ]
@@ -149,6 +150,20 @@ def give_back(home: Dispatcher, call: Call) -> None:
     assert lender is not None
     lender.nest().guest = None
     pass_on(home, lender)
+
+
+def step_out(call: Call) -> None:
+    """The call ends in a lent slot that it has lent on: who uses it goes on as a guest of the lender.
+
+    Were it to stay in between, tasks that start tasks would make a chain that only grows.
+    """
+    nesting = call.nesting
+    assert nesting is not None
+    lender, guest = nesting.lender, nesting.guest
+    assert lender is not None
+    assert guest is not None
+    nesting.lender = nesting.guest = None
+    guest.nest().lender, lender.nest().guest = lender, guest
 
 
 def pass_on(home: Dispatcher, host: Call) -> None:
