@@ -206,7 +206,7 @@ class Dispatcher:
         if call.extras is not None:
             call.extras.clear()
         call.task = None
-        if nesting is None or nesting.guest is None:
+        if nesting is None or nesting.guest is None or nesting.lender is not None:
             self.let_go(call, outcome)
         else:
             call.state, nesting.outcome = LENT_ON, outcome
@@ -218,7 +218,10 @@ class Dispatcher:
             if call in self.admission.away:
                 self.admission.leave(call)
                 self.tallies[call.kind].count(outcome)
-            nested.give_back(self, call)
+            if call.nesting.guest is None:
+                nested.give_back(self, call)
+            else:
+                nested.step_out(call)
             if self.attentive:
                 self.settle(self.clock())
             return

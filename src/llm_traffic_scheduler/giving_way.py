@@ -122,7 +122,7 @@ def _step_aside(call: Call, owner: Call) -> None:
     if owner.nesting is None or owner.nesting.lender is None:
         home.admission.give_up(owner)
     else:
-        home.admission.away[owner] = None
+        home.admission.keep_away(owner)
         nested.give_back(home, owner)
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "owner_of",
     "pass_on",
     "seek_again",
+    "step_out",
     "take_own",
     "want_no_more",
 ]
@@ -68,7 +69,7 @@ def admit_inside(home: Dispatcher, call: Call, host: Call) -> None:
         QueueTimeout: it can do neither. A full queue is no reason, for what it waits for may be lent to it.
     """
     if host.task is not None and host.task is current_task(home.loop) and lends(host):
-        call.number = host.number
+        home.admission.give_number(call)
         _lend(host, call)
         return
     call.nest().observe, call.observed = call.observed, False
@@ -151,6 +152,20 @@ def give_back(home: Dispatcher, call: Call) -> None:
     pass_on(home, lender)
 
 
+def step_out(call: Call) -> None:
+    """The call ends in a lent slot that it has lent on: who uses it goes on as a guest of the lender.
+
+    Were it to stay in between, tasks that start tasks would make a chain that only grows.
+    """
+    nesting = call.nesting
+    assert nesting is not None
+    lender, guest = nesting.lender, nesting.guest
+    assert lender is not None
+    assert guest is not None
+    nesting.lender = nesting.guest = None
+    guest.nest().lender, lender.nest().guest = lender, guest
+
+
 def pass_on(home: Dispatcher, host: Call) -> None:
     """The host's slot is back with it: lend it to the next who wants it, or let go of it if the host has ended."""
     nesting = host.nesting
@@ -163,7 +178,7 @@ def pass_on(home: Dispatcher, host: Call) -> None:
             counts = home.admission.aside[call] is False
             home.admission.withdraw(call)
             if counts:
-                home.admission.away[call] = None
+                home.admission.keep_away(call)
             _lend(host, call)
             call.waiter.set_result(None)  # type: ignore[union-attr]
             home.thinned()

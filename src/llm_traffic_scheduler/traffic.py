@@ -64,8 +64,7 @@ class Traffic:
             priority = outer.priority if priority is None else priority
             tenant = outer.tenant if tenant is None else tenant
             queue_timeout = outer.queue_timeout if queue_timeout is None else queue_timeout
-        call = next((node for node in lineage(living(around)) if isinstance(node, Call)), None)
-        self._token = active.set(Scope(interactive, priority, tenant, queue_timeout, call))
+        self._token = active.set(Scope(interactive, priority, tenant, queue_timeout, _living_call(around)))
 
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -105,7 +104,20 @@ def options_in_force(around: Call | Scope | None) -> Scope | None:
 
 
 def living(around: Call | Scope | None) -> Call | Scope | None:
-    """`around` without calls that have ended, which nobody has to remember."""
-    while isinstance(around, Call) and around.state == GONE:
-        around = around.parent
-    return around
+    """`around` without calls that have ended, which nobody has to remember: neither here nor in what it returns."""
+    node = _without_gone(around)
+    if isinstance(node, Scope):
+        node.parent = _living_call(node.parent)
+    elif node is not None:
+        node.parent = _without_gone(node.parent)
+    return node
+
+
+def _without_gone(node: Call | Scope | None) -> Call | Scope | None:
+    while isinstance(node, Call) and node.state == GONE:
+        node = node.parent
+    return node
+
+
+def _living_call(node: Call | Scope | None) -> Call | None:
+    return next((each for each in lineage(node) if isinstance(each, Call) and each.state != GONE), None)

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.support import Held, hold, make_scheduler, settle
+from llm_traffic_scheduler import current_slot
+from tests.support import Held, account, hold, make_scheduler, settle
 
 
 async def order(held: list[Held], log: list[str]) -> str:
@@ -74,4 +75,35 @@ async def test_two_tenants_with_one_call_at_a_time_do_not_starve_a_third_that_wa
         group.create_task(one_at_a_time("c"))
 
     assert 6 <= log[:21].count("a") <= 8
+    scheduler.check()
+
+
+@pytest.mark.parametrize("ending", ["returns", "fails", "cancelled"])
+async def test_a_tenants_call_that_gives_a_lent_slot_up_ends_like_any_other(ending: str) -> None:
+    scheduler = make_scheduler(max_running_per_tenant=2)
+    back = asyncio.Event()
+
+    async def child() -> None:
+        slot = current_slot()
+        assert slot is not None
+        async with slot.released():
+            await back.wait()
+        if ending == "fails":
+            raise ZeroDivisionError
+
+    async def parent() -> list[None | BaseException]:
+        task = asyncio.create_task(scheduler.submit("batch", child, tenant="child"))
+        await settle()
+        if ending == "cancelled":
+            task.cancel()
+        back.set()
+        return await asyncio.gather(task, return_exceptions=True)
+
+    (result,) = await scheduler.submit("batch", parent, tenant="parent")
+
+    expected = {"returns": type(None), "fails": ZeroDivisionError, "cancelled": asyncio.CancelledError}
+    assert type(result) is expected[ending]
+    totals = account(scheduler, "batch")
+    assert (totals.submitted, totals.completed) == (2, 2 if ending == "returns" else 1)
+    await scheduler.drain()
     scheduler.check()

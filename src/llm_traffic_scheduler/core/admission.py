@@ -126,6 +126,10 @@ class Admission(Generic[CallT]):
             self._last_batch_start = call.submitted
         return RUNNING
 
+    def give_number(self, call: CallT) -> None:
+        """A call that is lent a slot at once has a place all the same, should it ever wait."""
+        self._number = call.number = self._number + 1
+
     def _enqueue(self, call: CallT, queue: AnyQueue[CallT], stragglers: ArrivalOrder[CallT], bound: int | None) -> int:
         if self.tenants is None:
             if call.tenant is not None:
@@ -212,6 +216,12 @@ class Admission(Generic[CallT]):
             del running[call]
         call.state = AWAY
         self.away[call] = None
+
+    def keep_away(self, call: CallT) -> None:
+        """A call that is lent a slot gives it up, or one that waits again is lent one: it is away from now on."""
+        self.away[call] = None
+        if isinstance(queue := self._queue(call.interactive), FairQueue):
+            queue.set_aside(call)
 
     def come_back(self, call: CallT, now: float) -> None:
         """A call that gave its slot up waits for one again, in its old place and for as long as it takes."""

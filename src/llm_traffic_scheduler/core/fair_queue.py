@@ -187,7 +187,12 @@ class FairQueue(Generic[ItemT]):
         return self._items[self._first()[4]][1] if self.ready else None
 
     def discard(self, number: int) -> None:
-        """Take out the item with this number, which the caller knows to be in the queue."""
+        """Take out the item with this number, which the caller knows to be in the queue.
+
+        If it has paid and goes on without a slot, say `set_aside` next.
+        """
+        if (tag := self._charged.get(number)) is not None:
+            self._drawn = number, tag, True
         self._take(number)
 
     def started(self, item: ItemT) -> None:

@@ -326,6 +326,24 @@ def test_a_call_that_came_back_and_is_cancelled_leaves_nothing() -> None:
     assert not line.queue._charged
 
 
+def test_a_call_that_waits_again_and_goes_on_without_a_slot_pays_no_second_time() -> None:
+    line = Line()
+    (first,) = line.push("a")
+    line.start()
+    line.push("aaabbbccc")
+    names = ""
+    for _ in range(9):
+        line.queue.push(first, 0, first.number)
+        line.queue.discard(first.number)
+        line.queue.set_aside(first)
+        names += line.turns(1)
+
+    assert names == "bcabcabca"
+    line.queue.ended(first)
+    line.queue.check()
+    assert repr(line.queue) == "<FairQueue: 0 queued, 0 tenants, 0 ready>"
+
+
 def test_the_end_of_the_first_run_of_a_call_that_waits_again_is_not_its_end() -> None:
     line = Line()
     line.push("ab")
