@@ -81,6 +81,7 @@ FRONT_DOOR = [
     "checkpoint",
     "current_slot",
     "kind_in_force",
+    "released",
     "traffic",
 ]
 TESTING_DOOR = [

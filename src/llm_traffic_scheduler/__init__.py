@@ -29,7 +29,7 @@ from .policies.base import Decision, LimitPolicy, Signals
 from .policies.fixed import FixedPolicy
 from .policies.pressure import PressurePolicy
 from .scheduler import TrafficScheduler
-from .slot import Slot, checkpoint, current_slot
+from .slot import Slot, checkpoint, current_slot, released
 from .snapshot import CallInfo, CloseReport, KindTotals, Reason, SchedulerSnapshot
 from .traffic import kind_in_force, traffic
 from .work import Kind
@@ -70,5 +70,6 @@ __all__ = [
     "checkpoint",
     "current_slot",
     "kind_in_force",
+    "released",
     "traffic",
 ]

@@ -33,6 +33,7 @@ __all__ = [
     "leave",
     "lineage",
     "running_task",
+    "tenant_in_force",
 ]
 
 
@@ -245,10 +246,13 @@ class Call:
         assert self.extras is not None
         if self.extras.verdict is Verdict.TIMEOUT:
             return RunTimeout(
-                f"{self.title} ran longer than {self.extras.run_timeout:.3g} s: "
+                f"{self.title} of scheduler {self.home.name!r} ran longer than {self.extras.run_timeout:.3g} s: "
                 "raise run_timeout, or let the call do less"
             )
-        return CallAborted(f"{self.title} still ran when close() ended: give close() a longer timeout")
+        return CallAborted(
+            f"{self.title} had not ended when close() of scheduler {self.home.name!r} ran out of time: "
+            "give close() a longer timeout"
+        )
 
     def __repr__(self) -> str:
         name = ("queued", "running", "gone", "lent on", "away")[self.state]
@@ -296,6 +300,11 @@ def lineage(node: Call | Scope | None) -> Iterator[Call | Scope]:
     while node is not None:
         yield node
         node = node.parent
+
+
+def tenant_in_force(node: Call | Scope | None) -> str | None:
+    """Whose work the code here is: what the nearest call or `traffic` block around says that says it."""
+    return next((each.tenant for each in lineage(node) if each.tenant is not None), None)
 
 
 def leave(token: Token[Call | Scope | None]) -> None:

@@ -6,11 +6,14 @@ Floor: third, without asyncio.
 from __future__ import annotations
 
 import math
+from difflib import get_close_matches
 from typing import TypedDict
 
-from .call import Call, Extras, Scope
+from .call import Call, Extras, Scope, tenant_in_force
 from .core.checks import number, text_or_none, timeout
+from .errors import ConfigError
 from .settings import Settings
+from .traffic import options_in_force
 from .work import Kind, kind_name
 
 __all__ = ["CallOptions", "check_options", "parse", "refuse_unknown"]
@@ -27,43 +30,46 @@ class CallOptions(TypedDict, total=False):
     tenant: str | None
 
 
-def parse(call: Call, options: CallOptions, defaults: Settings, around: Scope | None) -> float:
+def parse(call: Call, options: CallOptions, defaults: Settings, around: Call | Scope | None) -> float:
     """Check the options and write what they say into the call; returns the seconds it may wait.
 
-    What they leave out is as the `traffic` block around says, else as the scheduler's settings do.
+    What they leave out is as what is `around` says, else as the scheduler's settings do.
 
     Raises:
         TypeError: an option that does not exist.
         ConfigError: one that is impossible.
     """
     refuse_unknown(options)
-    kind = call.kind
+    kind, scope = call.kind, options_in_force(around)
     waits, runs = options.get("queue_timeout"), options.get("run_timeout")
-    if waits is None and around is not None:
-        waits = around.queue_timeout
+    if waits is None and scope is not None:
+        waits = scope.queue_timeout
     waits = timeout("queue_timeout", getattr(defaults, f"{kind}_queue_timeout") if waits is None else waits)
     runs = getattr(defaults, f"{kind}_run_timeout") if runs is None else runs
     runs = timeout("run_timeout", runs, above_zero=True)
     label, tenant = text_or_none("label", options.get("label")), text_or_none("tenant", options.get("tenant"))
-    if tenant is None and around is not None:
-        tenant = around.tenant
+    if tenant is None:
+        tenant = tenant_in_force(around)
     call.extras = None
     if label is not None or tenant is not None or runs != math.inf:
         call.extras = Extras(label, runs, tenant)
-    priority = options.get("priority", 0 if around is None or around.priority is None else around.priority)
+    priority = options.get("priority", 0 if scope is None or scope.priority is None else scope.priority)
     if type(priority) is not int:  # an int may be larger than any float
         priority = number("priority", priority)
     call.priority = priority
-    call.observed = call.interactive and bool(options.get("observe", True))
+    if not isinstance(observe := options.get("observe", True), bool):
+        raise ConfigError(f"observe must be True or False, got {observe!r}")
+    call.observed = call.interactive and observe
     return waits
 
 
 def refuse_unknown(options: CallOptions) -> None:
     """Raise TypeError for an option that does not exist."""
     if unknown := sorted(options.keys() - CallOptions.__annotations__.keys()):
+        close = get_close_matches(unknown[0], CallOptions.__annotations__, 1)
         raise TypeError(
-            f"unknown option {unknown[0]!r}: a call takes {', '.join(CallOptions.__annotations__)}; "
-            "for keyword arguments of the function itself write a lambda"
+            f"unknown option {unknown[0]!r}{f', did you mean {close[0]!r}?' if close else ''} A call takes "
+            f"{', '.join(CallOptions.__annotations__)}; for keyword arguments of the function itself write a lambda"
         )
 
 

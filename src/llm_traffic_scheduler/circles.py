@@ -21,6 +21,7 @@ PATIENCE: Final = 5.0
 # Module state, for a circle is between schedulers: calls that wait while they hold a slot elsewhere. Each is taken out
 # when its wait ends, at the latest with its loop.
 _crossing: Final[set[Call]] = set()
+_told: Final[set[Call]] = set()  # those of them that have warned of their circle
 
 
 class PossibleDeadlock(RuntimeWarning):
@@ -38,6 +39,7 @@ def watch_for_circles(call: Call) -> None:
     def over(_: object) -> None:
         timer.cancel()
         _crossing.discard(call)
+        _told.discard(call)
 
     waiter.add_done_callback(over)
 
@@ -52,7 +54,14 @@ def _look(first: Call) -> None:
     circle = _circle(first)
     if not circle:
         return
-    names = "; ".join(f"{holder.title} holds a slot and waits for one as {call.title}" for call, holder in circle)
+    if not _told.isdisjoint(call for call, _ in circle):
+        return
+    _told.add(first)
+    names = "; ".join(
+        f"{holder.title} holds a slot of {holder.home.name!r}, and inside of it {call.title} waits for one of "
+        f"{call.home.name!r}"
+        for call, holder in circle
+    )
     warnings.warn(
         f"calls of several schedulers wait for each other's slots in a circle and may never go on: {names}: "
         "submit to them in the same order everywhere, or give the inner calls a queue_timeout",

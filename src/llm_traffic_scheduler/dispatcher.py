@@ -69,6 +69,7 @@ class Dispatcher:
         )
         self.admission: Admission[Call] = Admission(settings.limits, self.governor)
         self.governor.watch(self.admission)
+        self.name = listeners.name
         self.tallies = tallies
         self.listeners = listeners
         self._interactive_tally, self._batch_tally = tallies["interactive"], tallies["batch"]

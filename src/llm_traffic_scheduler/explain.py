@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from .core.metrics import TrafficSnapshot
 from .policies.base import Decision, Signals
 from .snapshot import REASONS, Reason, SchedulerSnapshot
 
@@ -32,10 +33,10 @@ def explain(snapshot: SchedulerSnapshot) -> str:
     """A few lines for an operator: who runs, who waits, what the limit is and why."""
     traffic = snapshot.interactive
     lines = [
-        f"scheduler {snapshot.name!r}: {snapshot.running} of {snapshot.max_concurrency} slots taken",
+        f"scheduler {snapshot.name!r}{' is closed' if snapshot.closed else ''}: "
+        f"{snapshot.running} of {snapshot.max_concurrency} slots taken",
         f"interactive: {snapshot.interactive_running} running, {snapshot.interactive_queued} waiting "
-        f"(longest {snapshot.oldest_interactive_wait:.3g} s), {traffic.rps:.3g} arrivals/s, "
-        f"P50 {traffic.p50:.3g} s, P95 {traffic.p95:.3g} s, P99 {traffic.p99:.3g} s of {traffic.sample_count} calls",
+        f"(longest {snapshot.oldest_interactive_wait:.3g} s), {traffic.rps:.3g} arrivals/s, {_latencies(traffic)}",
         f"batch: {snapshot.batch_running} running, {snapshot.batch_queued} waiting "
         f"(longest {snapshot.oldest_batch_wait:.3g} s)",
         f"batch limit: {snapshot.detail}",
@@ -43,6 +44,10 @@ def explain(snapshot: SchedulerSnapshot) -> str:
     if hint := _obstacle(snapshot):
         lines.append(hint)
     lines += [f"{kind} is paused: nothing of it starts until resume({kind!r})" for kind in sorted(snapshot.paused)]
+    if snapshot.released:
+        lines.append(f"{snapshot.released} of those that wait are inside released() and need no slot now")
+    if snapshot.tenants_at_bound:
+        lines.append(f"{snapshot.tenants_at_bound} tenants run as many calls as max_running_per_tenant allows")
     if snapshot.overdue:
         lines.append(
             f"{snapshot.overdue} past their run timeout run on and keep their slots: they swallow cancellation"
@@ -62,5 +67,13 @@ def _obstacle(snapshot: SchedulerSnapshot) -> str:
             "lasting interactive load leaves batch one start per batch_starvation_timeout"
         )
     if snapshot.batch_running >= snapshot.batch_limit:
+        if snapshot.reason == "fixed":
+            return "batch waits for its limit, which is fixed: raise batch_max_concurrency"
         return "batch waits for its limit: it rises when the pressure falls, or with batch_max_concurrency"
     return ""
+
+
+def _latencies(traffic: TrafficSnapshot) -> str:
+    if not traffic.sample_count:
+        return "no call in the window has ended"
+    return f"P50 {traffic.p50:.3g} s, P95 {traffic.p95:.3g} s, P99 {traffic.p99:.3g} s of {traffic.sample_count} calls"

@@ -61,7 +61,7 @@ class Released:
             return
         _own_task(call, "released")
         if _lent_out(call):
-            raise SchedulerMisuse(f"released() while a call inside {call.title} uses its slot: await that one first")
+            return  # it does not lie idle: a call inside of this one uses it
         self._owner = owner = _base(call)
         _step_aside(call, owner)
         call.home.settle(call.home.clock())
@@ -81,8 +81,8 @@ class Released:
 def _own_task(call: Call, what: str) -> None:
     if call.task is not current_task():
         raise SchedulerMisuse(
-            f"{what}() belongs to the task that {call.title} runs in: a child task has nothing to give up, "
-            "let it submit a call of its own"
+            f"{what}() belongs to the task that {call.title} runs in: put it there, around what that task awaits, "
+            "for example around a whole gather()"
         )
 
 

@@ -59,7 +59,7 @@ class Listeners:
         "_fatal",
         "_flushing",
         "_logged",
-        "_name",
+        "name",
         "_queue",
         "callbacks",
         "listener_faults",
@@ -67,7 +67,7 @@ class Listeners:
     )
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._context = Context()
         self.callbacks: tuple[Listener, ...] = ()
         self._queue: deque[Event] = deque()
@@ -152,7 +152,7 @@ class Listeners:
                 _log.error(
                     "a %s of scheduler %r raised; it is logged once per kind of error, and counted",
                     where,
-                    self._name,
+                    self.name,
                     exc_info=error,
                 )
         if isinstance(error, (KeyboardInterrupt, SystemExit)):

@@ -61,21 +61,24 @@ def refusal(home: Dispatcher, call: Call, verdict: Verdict) -> Rejected:
     retry_after = home.rates.seconds_for(queued + 1, home.clock(), home.ended(), 0 if call.interactive else 1)
     kind, waited = call.kind, max(0.0, call.started_at - call.submitted)
     if verdict is Verdict.CLOSED:
-        return SchedulerClosed(f"{call.title} waited {waited:.3g} s when the scheduler was closed", kind=kind)
+        return SchedulerClosed(
+            f"{call.title} of scheduler {home.name!r} waited {waited:.3g} s when that was closed: submit it to another",
+            kind=kind,
+        )
     if verdict is Verdict.FULL:
         bound = admission.bound(call.interactive)
         assert bound is not None
         return QueueFull(
-            f"the {kind} queue holds {queued} of {bound} calls: try again later or raise max_queued_{kind}",
+            f"no room for the {call.title}: the {kind} queue of scheduler {home.name!r} holds {queued} of {bound} "
+            f"calls: try again {_later(retry_after)} or raise max_queued_{kind}",
             kind=kind,
             queued=queued,
             limit=bound,
             retry_after=retry_after,
         )
     return QueueTimeout(
-        f"{call.title} got no slot in {waited:.3g} s; {queued} {kind} calls wait, {admission.running} of "
-        f"{admission.limits.max_concurrency} slots are taken{_obstacle(kind, admission)}: "
-        "raise queue_timeout, or submit fewer calls at once",
+        f"{call.title} of scheduler {home.name!r} got no slot in {waited:.3g} s; {queued} other {kind} calls wait, "
+        f"{admission.running} of {admission.limits.max_concurrency} slots are taken: {_remedy(call, admission)}",
         kind=kind,
         waited=waited,
         retry_after=retry_after,
@@ -94,10 +97,19 @@ def _count(home: Dispatcher, call: Call, verdict: Verdict, now: float) -> None:
     home.listeners.rejected(call, verdict)
 
 
-def _obstacle(kind: str, admission: Admission[Call]) -> str:
-    """What keeps this kind from a slot that is free."""
+def _later(retry_after: float | None) -> str:
+    return "later" if retry_after is None else f"in {retry_after:.3g} s"
+
+
+def _remedy(call: Call, admission: Admission[Call]) -> str:
+    """What keeps the call from a slot, if one is free, and what to do."""
+    kind, limits = call.kind, admission.limits
     if kind in admission.paused:
-        return f", {kind} is paused until resume({kind!r})"
-    if kind == "batch" and admission.running < admission.limits.max_concurrency:
-        return f", {len(admission.batch_running)} by batch calls, which is their limit now"
-    return ""
+        return f"{kind} is paused until resume({kind!r})"
+    tenants = admission.tenants
+    if tenants is not None and tenants.at_bound(call.tenant):
+        whose = "calls without a tenant" if call.tenant is None else f"calls of tenant {call.tenant!r}"
+        return f"{tenants.running(call.tenant)} {whose} run, as many as max_running_per_tenant allows"
+    if kind == "batch" and admission.running < limits.max_concurrency:
+        return f"{len(admission.batch_running)} by batch calls, which is their limit now; see explain()"
+    return "raise queue_timeout, or submit fewer calls at once"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import CoroutineType, EllipsisType, TracebackType
-from typing import Final, Self, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
 from . import nested, threads, wrapping
 from .call import Call, active, leave
@@ -33,7 +33,7 @@ from .shutdown import ALL_KINDS, Shutdown
 from .slot import Slot
 from .slot_context import SlotContext
 from .snapshot import CallInfo, CloseReport, SchedulerSnapshot
-from .traffic import is_interactive, living, options_in_force
+from .traffic import is_interactive, living
 from .views import call_infos, take_snapshot
 from .work import Kind, check_awaitable, kind_name, not_a_function
 
@@ -68,7 +68,8 @@ class TrafficScheduler(LoopBound):
         interactive_queue_timeout, batch_queue_timeout: seconds to wait for a slot, for calls that give none.
         interactive_run_timeout, batch_run_timeout: seconds to run, for calls that give none.
         max_queued_interactive, max_queued_batch: calls that may wait; more get QueueFull.
-        max_running_per_tenant: calls of one tenant that run at a time, both kinds together; None: no bound.
+        max_running_per_tenant: calls of one tenant that run at a time, both kinds together; None: no bound. All calls
+            without a tenant are one.
         batch_starvation_timeout: seconds after which waiting batch work goes first once; None: never.
         close_timeout: seconds that close() waits for running calls; None: without bound.
         name: for logs, messages and metrics.
@@ -141,22 +142,25 @@ class TrafficScheduler(LoopBound):
             coro_fn: a function that returns an awaitable; called at most once, and never if the call is refused.
             priority: lower runs earlier within a kind; first come, first served among equals.
             queue_timeout: seconds to wait for a slot; 0 or less: now or not at all; infinity: no bound.
-            run_timeout: seconds to run, above 0; the slot stays taken until the function has really ended.
+            run_timeout: seconds to run, above 0; then the function is cancelled. The slot stays taken until it has
+                really ended, and what it returns after all is the result.
             label: a name for the operator, in `calls()`, events and messages.
             observe: False keeps the call out of the window of interactive traffic.
-            tenant: whose call it is; tenants whose calls wait with equal priority take turns.
+            tenant: whose call it is; left out, that of the call or `traffic` block around it. Tenants whose calls wait
+                with equal priority take turns; calls without one are one tenant.
 
         Raises:
             QueueFull, QueueTimeout, SchedulerClosed: refused; the function was not called.
             RunTimeout: `run_timeout` ended it.
             CallAborted: close() cancelled it.
-            ConfigError, SchedulerMisuse: the arguments are wrong; nothing was queued.
+            ConfigError, SchedulerMisuse: the arguments are wrong; nothing was queued. What the function returned cannot
+                be awaited; then it has run.
             Whatever the function raises, unchanged.
         Cancellation: while it waits, the call leaves the queue; while it runs, the function gets the
             cancellation as if awaited directly, and the slot is given back when it has ended.
         """
         if not callable(coro_fn):
-            raise not_a_function(coro_fn)
+            raise not_a_function(coro_fn, kind)
         call = self._admit(kind, options)
         home = call.home
         if call.waiter is not None:
@@ -227,12 +231,13 @@ class TrafficScheduler(LoopBound):
     def _admit_particular(self, kind: Kind | None, options: CallOptions) -> Call:
         call, around = Call(), active.get()
         call.interactive = is_interactive(kind, around)
-        waits = parse(call, options, self._settings, options_in_force(around))
+        waits = parse(call, options, self._settings, around)
         call.home = home = self._on(get_running_loop())
         call.parent = around = living(around)
         host = nested.host_of(around, home)
         if self._shutdown is not None and (host is None or self._shutdown.over):
-            raise SchedulerClosed(f"scheduler {self.name!r} is closed: it takes no new calls", kind=call.kind)
+            message = f"scheduler {self.name!r} is closed: it takes no new calls; make a new one"
+            raise SchedulerClosed(message, kind=call.kind)
         call.submitted = now = home.clock()
         call.waiter = None
         call.deadline = now + waits
@@ -251,7 +256,7 @@ class TrafficScheduler(LoopBound):
 
         Threads: any; changes nothing.
         """
-        return take_snapshot(self.name, self._home, self._tallies, self._listeners)
+        return take_snapshot(self.name, self._home, self._tallies, self._listeners, self._shutdown is not None)
 
     def explain(self) -> str:
         """A few lines for an operator: who runs, who waits, what the batch limit is and why.
@@ -351,7 +356,7 @@ class TrafficScheduler(LoopBound):
         await self._on(asyncio.get_running_loop()).wait_idle()
 
     async def close(
-        self, *, timeout: float | EllipsisType | None = ..., finish_queued: Iterable[Kind] = ("interactive",)
+        self, *, timeout: float | EllipsisType | None = ..., finish_queued: Iterable[Kind] | Kind = ("interactive",)
     ) -> CloseReport:
         """Refuse new calls and those that wait, except of the kinds in `finish_queued`; let the rest end.
 
@@ -368,7 +373,8 @@ class TrafficScheduler(LoopBound):
         patience = timeout_checked("timeout", given)
         if not patience >= 0:
             raise ConfigError(f"timeout must be at least 0 seconds or None, got {given!r}")
-        kept = frozenset(kind_name(kind) for kind in finish_queued)
+        kinds: Iterable[Any] = (finish_queued,) if isinstance(finish_queued, str) else finish_queued
+        kept = frozenset(kind_name(kind) for kind in kinds) - self._home.admission.paused
         home = self._on(asyncio.get_running_loop())
         if self._shutdown is None:
             self._shutdown, self._never_plain = Shutdown(home, self._tallies), True

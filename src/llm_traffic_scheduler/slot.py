@@ -5,14 +5,15 @@ Floor: third. Made only for code that asks for it.
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from . import giving_way
 from .call import Call, active_call
 from .core.admission import RUNNING
 from .core.checks import count
 
-__all__ = ["Slot", "checkpoint", "current_slot", "slot_of"]
+__all__ = ["Slot", "checkpoint", "current_slot", "released", "slot_of"]
 
 
 class Slot:
@@ -86,8 +87,10 @@ class Slot:
         At the end of the block the call waits for a slot in its old place. That, and the block itself, counts as
         queued, and in no timeout.
 
+        While a nested call from a child task uses the slot, it is left to that one.
+
         Raises:
-            SchedulerMisuse: entered in another task than the call's own, or while a nested call uses the slot.
+            SchedulerMisuse: entered in another task than the call's own.
         Cancellation: in the block and on the way out, the call ends without a slot.
         """
         return giving_way.Released(self._call)
@@ -97,7 +100,7 @@ class Slot:
 
 
 def current_slot() -> Slot | None:
-    """The slot this code runs in, None outside of any and once it has been given back.
+    """The slot this code runs in, None outside of any, once it has been given back, and inside `released()`.
 
     Child tasks see the slot of the call that started them as long as it runs.
     """
@@ -106,9 +109,17 @@ def current_slot() -> Slot | None:
 
 
 async def checkpoint() -> None:
-    """`checkpoint()` of the current slot; nothing outside of one."""
+    """`checkpoint()` of the current slot, see `Slot.checkpoint`; nothing outside of one."""
     if (call := active_call()) is not None:
         await slot_of(call).checkpoint()
+
+
+@asynccontextmanager
+async def released() -> AsyncIterator[None]:
+    """`released()` of the current slot: `async with released(): ...`; nothing outside of one."""
+    call = active_call()
+    async with nullcontext() if call is None else slot_of(call).released():
+        yield
 
 
 def slot_of(call: Call) -> Slot:

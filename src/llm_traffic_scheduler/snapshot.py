@@ -83,6 +83,9 @@ class SchedulerSnapshot:
         reason: why the batch limit is what it is, one of `Reason`.
         detail: the same in a sentence.
         paused: kinds of which nothing starts.
+        released: calls inside `released()`, which count as queued.
+        tenants_at_bound: tenants that run as many calls as `max_running_per_tenant` allows.
+        closed: it takes no new calls any more.
         overdue: calls that run on although their run timeout told them to stop.
         oldest_interactive_running: seconds since the longest-running one got its slot; 0.0 if none runs.
         interactive: the window of interactive traffic.
@@ -115,6 +118,9 @@ class SchedulerSnapshot:
     policy_faults: int = 0
     listener_faults: int = 0
     timer_lateness: float = 0.0
+    released: int = 0
+    tenants_at_bound: int = 0
+    closed: bool = False
 
 
 class Tally:

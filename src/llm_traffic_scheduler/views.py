@@ -6,7 +6,7 @@ Floor: third.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypedDict, TypeVar
 
 from .call import Call
 from .core.admission import AWAY, QUEUED, Admission
@@ -72,14 +72,17 @@ def _state(call: Call, now: float) -> Literal["queued", "released", "running", "
     return "overdue" if call.overdue(now) else "running"
 
 
-def take_snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners) -> SchedulerSnapshot:
+def take_snapshot(
+    name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners, closed: bool
+) -> SchedulerSnapshot:
     """The scheduler as it is now."""
-    return _steady(lambda: _snapshot(name, home, tallies, listeners), lambda: _mark(home, tallies))
+    return _steady(lambda: _snapshot(name, home, tallies, listeners, closed), lambda: _mark(home, tallies))
 
 
-def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners) -> SchedulerSnapshot:
-    now = home.clock()
-    admission = home.admission
+def _snapshot(
+    name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners, closed: bool
+) -> SchedulerSnapshot:
+    now, admission = home.clock(), home.admission
     decision, signals, reading = home.governor.read(now)
     reason, detail = describe(decision, signals)
     return SchedulerSnapshot(
@@ -107,7 +110,20 @@ def _snapshot(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners:
         policy_faults=listeners.policy_faults,
         listener_faults=listeners.listener_faults,
         timer_lateness=home.lateness,
+        **_besides(admission, closed),
     )
+
+
+class _Besides(TypedDict):
+    released: int
+    tenants_at_bound: int
+    closed: bool
+
+
+def _besides(admission: Admission[Call], closed: bool) -> _Besides:
+    released = sum(call.state == AWAY for call in list(admission.away))
+    at_bound = 0 if admission.tenants is None else admission.tenants.number_at_bound
+    return {"released": released, "tenants_at_bound": at_bound, "closed": closed}
 
 
 def _queued(admission: Admission[Call], interactive: bool) -> int:

@@ -32,15 +32,21 @@ def kind_name(kind: Kind) -> Literal["interactive", "batch"]:
 def bad_kind(kind: object) -> ConfigError | SchedulerMisuse:
     """What to raise for a kind that is none."""
     if kind is None:
-        return SchedulerMisuse('no kind is in force here: say submit("interactive", ...) or submit("batch", ...)')
+        return SchedulerMisuse('no kind is in force here: give "interactive" or "batch" as the first argument')
+    if callable(kind):
+        return SchedulerMisuse(
+            f'the kind comes first: write submit("interactive", {getattr(kind, "__qualname__", "function")}, ...)'
+        )
     return ConfigError(f'kind must be "interactive" or "batch", got {kind!r}')
 
 
-def not_a_function(coro_fn: object) -> SchedulerMisuse:
+def not_a_function(coro_fn: object, kind: object = None) -> ConfigError | SchedulerMisuse:
     """What to raise for work that cannot be called.
 
     A coroutine object is closed, so that nothing warns "never awaited".
     """
+    if callable(kind) and not inspect.iscoroutine(coro_fn):
+        return bad_kind(kind)
     if inspect.iscoroutine(coro_fn):
         name = coro_fn.__name__
         coro_fn.close()

@@ -63,7 +63,7 @@ async def test_what_still_runs_at_the_timeout_is_cancelled_and_its_caller_gets_c
 
     assert now() - began == 3
     assert report == CloseReport(cancelled=1)
-    with pytest.raises(CallAborted, match=f"^{kind} call 'index' still ran"):
+    with pytest.raises(CallAborted, match=f"^{kind} call 'index' had not ended when close"):
         await task
     assert account(scheduler, kind).cancelled == 1
     assert armed_timers() == []

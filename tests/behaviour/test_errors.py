@@ -122,13 +122,17 @@ async def provoke() -> dict[str, BaseException | None]:
 
 async def test_a_message_says_what_where_the_numbers_and_what_to_do() -> None:
     assert {name: str(error) for name, error in (await provoke()).items()} == {
-        "QueueTimeout": "interactive call 'chat' got no slot in 2.5 s; 0 interactive calls wait, 2 of 2 slots are "
-        "taken: raise queue_timeout, or submit fewer calls at once",
-        "QueueFull": "the interactive queue holds 1 of 1 calls: try again later or raise max_queued_interactive",
-        "RunTimeout": "batch call 'embed' ran longer than 1.5 s: raise run_timeout, or let the call do less",
-        "closed while it waited": "batch call 'nightly' waited 4 s when the scheduler was closed",
-        "SchedulerClosed": "scheduler 'default' is closed: it takes no new calls",
-        "CallAborted": "interactive call 'b' still ran when close() ended: give close() a longer timeout",
+        "QueueTimeout": "interactive call 'chat' of scheduler 'default' got no slot in 2.5 s; 0 other interactive "
+        "calls wait, 2 of 2 slots are taken: raise queue_timeout, or submit fewer calls at once",
+        "QueueFull": "no room for the interactive call: the interactive queue of scheduler 'default' holds 1 of 1 "
+        "calls: try again later or raise max_queued_interactive",
+        "RunTimeout": "batch call 'embed' of scheduler 'default' ran longer than 1.5 s: raise run_timeout, or let the "
+        "call do less",
+        "closed while it waited": "batch call 'nightly' of scheduler 'default' waited 4 s when that was closed: submit "
+        "it to another",
+        "SchedulerClosed": "scheduler 'default' is closed: it takes no new calls; make a new one",
+        "CallAborted": "interactive call 'b' had not ended when close() of scheduler 'default' ran out of time: give "
+        "close() a longer timeout",
     }
 
 
@@ -176,7 +180,7 @@ REFUSED_ARGUMENTS: dict[str, tuple[Any, ...]] = {
     [
         ("kind", ConfigError, 'kind must be "interactive" or "batch", got \'chat\''),
         ("bool kind", ConfigError, 'kind must be "interactive" or "batch", got True'),
-        ("no kind", SchedulerMisuse, 'say submit("interactive", ...) or submit("batch", ...)'),
+        ("no kind", SchedulerMisuse, 'give "interactive" or "batch" as the first argument'),
         ("label", ConfigError, "label must be a string, got 7"),
         ("priority", ConfigError, "priority must be a finite number, got nan"),
         ("run_timeout", ConfigError, "run_timeout must be above 0 seconds, got 0"),

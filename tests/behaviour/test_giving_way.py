@@ -18,6 +18,7 @@ from llm_traffic_scheduler import (
     TrafficScheduler,
     checkpoint,
     current_slot,
+    released,
 )
 from tests.behaviour.doors import assert_whole, start
 from tests.support import (
@@ -491,7 +492,7 @@ async def test_a_lent_slot_is_released_to_the_next_child_and_asked_for_again() -
     await assert_whole(scheduler)
 
 
-async def test_released_while_a_child_uses_the_slot_is_refused() -> None:
+async def test_released_while_a_child_uses_the_slot_leaves_it_to_that_one() -> None:
     scheduler = make_scheduler()
     other = (await people(scheduler, 1))[0]
 
@@ -501,9 +502,8 @@ async def test_released_while_a_child_uses_the_slot_is_refused() -> None:
         slot = current_slot()
         assert slot is not None
         await slot.checkpoint()
-        with pytest.raises(SchedulerMisuse, match="uses its slot"):
-            async with slot.released():
-                pass
+        async with slot.released():
+            assert scheduler.snapshot().running == 2
         await child
 
     await scheduler.submit("batch", parent)
@@ -715,4 +715,17 @@ async def test_a_call_that_never_waited_and_ends_without_its_slot_is_told_of(nes
     (finished,) = recorder.of(CallFinished)
     assert (finished.outcome, finished.waited, finished.ran) == ("cancelled", 0.0, 0.0)
     assert slots[0].waited == 0.0
+    await assert_whole(scheduler)
+
+
+async def test_released_of_the_module_is_that_of_the_current_slot_and_nothing_outside_of_one() -> None:
+    scheduler = make_scheduler()
+
+    async def work() -> tuple[int, int, int, int]:
+        async with released(), released():
+            return gauges(scheduler)
+
+    assert await scheduler.submit("batch", work) == (0, 0, 0, 1)
+    async with released():
+        pass
     await assert_whole(scheduler)

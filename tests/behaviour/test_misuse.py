@@ -308,8 +308,14 @@ async def test_a_kind_that_does_not_exist_is_refused_at_the_door(run: Door, kind
 
 @each_door
 async def test_without_a_kind_the_message_says_what_to_write(run: Door) -> None:
-    with pytest.raises(SchedulerMisuse, match=r'submit\("interactive", ...\)'):
+    with pytest.raises(SchedulerMisuse, match='give "interactive" or "batch" as the first argument'):
         await run(make_scheduler(), None, fetch)
+
+
+async def test_a_forgotten_kind_is_said_to_come_first() -> None:
+    submit: Any = make_scheduler().submit
+    with pytest.raises(SchedulerMisuse, match=r'the kind comes first: write submit\("interactive", fetch, ...\)'):
+        await submit(fetch, "x")
 
 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])

@@ -36,7 +36,7 @@ async def test_a_call_that_runs_too_long_ends_with_run_timeout_at_that_instant(r
     assert now() - began == 2.5
     assert isinstance(caught.value, TimeoutError)
     assert isinstance(caught.value.__cause__, asyncio.CancelledError)
-    assert str(caught.value).startswith(f"{kind} call 'summary' ran longer than 2.5 s")
+    assert str(caught.value).startswith(f"{kind} call 'summary' of scheduler 'default' ran longer than 2.5 s")
     assert [(event.outcome, event.ran) for event in recorder.of(CallFinished)] == [("timed_out", 2.5)]
     assert account(scheduler, kind).timed_out == 1
     await assert_whole(scheduler)

@@ -110,7 +110,32 @@ async def test_waiting_calls_of_the_kinds_to_finish_run_and_the_others_are_refus
         assert account(scheduler, kind).rejected == (0 if kind in kept else 2)
 
 
-@pytest.mark.parametrize("finish_queued", [("everything",), "batch", (None,), [3]], ids=repr)
+async def test_one_kind_to_finish_may_be_given_as_it_is() -> None:
+    scheduler = make_scheduler()
+    blockers = [hold(scheduler, "batch"), hold(scheduler)]
+    waiting = {kind: hold(scheduler, kind) for kind in ("interactive", "batch")}
+    await settle()
+    closing = start(scheduler.close(finish_queued="batch"))
+    await settle()
+    for held in (*blockers, *waiting.values()):
+        held.release()
+
+    assert (await closing).rejected == 1
+    assert await outcome(waiting["interactive"].task) is SchedulerClosed
+
+
+async def test_what_waits_of_a_paused_kind_is_refused_at_once_since_it_could_not_end() -> None:
+    scheduler = make_scheduler()
+    scheduler.pause("interactive")
+    waiting = hold(scheduler)
+    await settle()
+
+    assert (await scheduler.close()).rejected == 1
+    assert now() == 0.0
+    assert await outcome(waiting.task) is SchedulerClosed
+
+
+@pytest.mark.parametrize("finish_queued", [("everything",), "everything", (None,), [3]], ids=repr)
 async def test_an_impossible_kind_to_finish_is_refused_and_the_scheduler_stays_open(finish_queued: Any) -> None:
     scheduler = make_scheduler()
 

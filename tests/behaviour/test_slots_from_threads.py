@@ -236,7 +236,7 @@ async def test_past_its_run_timeout_a_block_keeps_its_slot_shows_as_overdue_and_
 
     error = await block.ended()
     assert isinstance(error, RunTimeout)
-    assert str(error).startswith("batch call 'slow' ran longer than 0.01 s")
+    assert str(error).startswith("batch call 'slow' of scheduler 'default' ran longer than 0.01 s")
     assert account(scheduler, "batch").timed_out == 1
     await assert_whole(scheduler)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import current_slot
-from tests.support import Held, account, hold, make_scheduler, settle
+from llm_traffic_scheduler import QueueTimeout, current_slot
+from tests.support import Held, account, hold, make_scheduler, noop, settle
 
 
 async def order(held: list[Held], log: list[str]) -> str:
@@ -91,13 +92,13 @@ async def test_a_tenants_call_that_gives_a_lent_slot_up_ends_like_any_other(endi
         if ending == "fails":
             raise ZeroDivisionError
 
-    async def parent() -> list[None | BaseException]:
+    async def parent() -> list[Any]:
         task = asyncio.create_task(scheduler.submit("batch", child, tenant="child"))
         await settle()
         if ending == "cancelled":
             task.cancel()
         back.set()
-        return await asyncio.gather(task, return_exceptions=True)
+        return list(await asyncio.gather(task, return_exceptions=True))
 
     (result,) = await scheduler.submit("batch", parent, tenant="parent")
 
@@ -107,3 +108,34 @@ async def test_a_tenants_call_that_gives_a_lent_slot_up_ends_like_any_other(endi
     assert (totals.submitted, totals.completed) == (2, 2 if ending == "returns" else 1)
     await scheduler.drain()
     scheduler.check()
+
+
+async def test_a_call_inside_of_another_is_of_the_same_tenant_unless_it_says_otherwise() -> None:
+    scheduler = make_scheduler(max_concurrency=4)
+    seen: list[str | None] = []
+
+    async def note() -> None:
+        slot = current_slot()
+        seen.append(None if slot is None else slot.tenant)
+
+    async def agent() -> None:
+        await scheduler.submit("batch", note)
+        await asyncio.gather(scheduler.submit("batch", note), scheduler.submit("batch", note, tenant="other"))
+
+    await scheduler.submit("batch", agent, tenant="acme")
+    assert seen == ["acme", "acme", "other"]
+
+
+async def test_who_waits_for_its_tenant_is_told_so_and_so_is_the_operator() -> None:
+    scheduler = make_scheduler(max_concurrency=4, max_running_per_tenant=1)
+    held = [hold(scheduler, tenant="acme"), hold(scheduler)]
+    await settle()
+
+    with pytest.raises(QueueTimeout, match="1 calls of tenant 'acme' run, as many as max_running_per_tenant allows"):
+        await scheduler.submit("interactive", noop, tenant="acme", queue_timeout=0)
+    with pytest.raises(QueueTimeout, match="1 calls without a tenant run"):
+        await scheduler.submit("batch", noop, queue_timeout=0)
+    assert scheduler.snapshot().tenants_at_bound == 2
+    assert "2 tenants run as many calls as max_running_per_tenant allows" in scheduler.explain()
+    for each in held:
+        each.release()

@@ -148,6 +148,9 @@ async def test_a_snapshot_is_a_frozen_and_complete_picture() -> None:
         "policy_faults": 0,
         "listener_faults": 0,
         "timer_lateness": 0.0,
+        "released": 0,
+        "tenants_at_bound": 0,
+        "closed": False,
     }
     with pytest.raises(dataclasses.FrozenInstanceError):
         snapshot.running = 0  # type: ignore[misc]

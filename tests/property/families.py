@@ -106,7 +106,7 @@ class Families:
 
     def do_crowd(self, kind: str, times: int) -> None:
         """Plain calls that take slots, two child tasks of each, or a nested call that gives way."""
-        stint = ("call", None, "submit", True, {}, (("stint",),))
+        stint: Any = ("call", None, "submit", True, {}, (("stint",),))
         works = (("stint",),), (("family", "leaves them", ((stint,), (stint,)), ()),), (stint,)
         for number in range(times):
             self.do_start((("call", kind, "submit", True, {}, works[number % len(works)]),))

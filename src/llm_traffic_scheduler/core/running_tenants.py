@@ -55,6 +55,11 @@ class RunningTenants:
         """What the tenant runs."""
         return self._counts.get(tenant, 0)
 
+    @property
+    def number_at_bound(self) -> int:
+        """Tenants that may start nothing before one of their calls has ended. Threads: any."""
+        return 0 if self._bound is None else sum(number >= self._bound for number in list(self._counts.values()))
+
     def at_bound(self, tenant: str | None) -> bool:
         """The tenant may start nothing before one of its calls has ended."""
         return self._bound is not None and self._counts.get(tenant, 0) >= self._bound

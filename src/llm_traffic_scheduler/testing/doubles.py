@@ -86,7 +86,14 @@ class HeldSlots:
     def _take(self, scheduler: TrafficScheduler) -> None:
         # A context of its own, so that the test's own calls are not inside this slot, and this slot inside none.
         context = Context()
-        slot = scheduler.slot("interactive", observe=False, queue_timeout=0, run_timeout=math.inf, label="hold()")
+        slot = scheduler.slot(
+            "interactive",
+            observe=False,
+            queue_timeout=0,
+            run_timeout=math.inf,
+            label="hold()",
+            tenant=f"hold() {len(self._slots)}",
+        )
         handle = context.run(_at_once, slot.__aenter__())
         # The slot belongs to no task: close() must not cancel the test.
         handle._call.task = None
