@@ -134,7 +134,7 @@ class _RandomSteps:
 @each_kind
 async def test_b37_through_random_changes_calls_start_only_within_the_limit(stage: Stage, kind: Kind) -> None:
     scheduler = stage.scheduler(max_concurrency=9)
-    for seed in range(stage.share(500) // (5 if stage.loop == "debug" else 1)):  # for each of the two kinds
+    for seed in range(stage.share(400) // (5 if stage.loop == "debug" else 1)):  # for each of the two kinds
         set_limit(scheduler, kind, 8)
         steps = _RandomSteps(scheduler, kind, Random(seed))
         for _ in range(15):

@@ -90,7 +90,7 @@ async def test_b75_running_calls_are_left_their_time(
     stage: Stage, run: Door, end: Callable[[Counted], Awaitable[None]]
 ) -> None:
     scheduler = stage.scheduler(max_concurrency=5, batch_max_concurrency=2, close_timeout=stage.seconds(50))
-    lasts, began = stage.seconds(5.0), now()
+    lasts, began = stage.seconds(5), now()
     kinds = ("batch", "batch", *["interactive"] * 3)
     running = [start(run(scheduler, kind, asyncio.sleep, lasts, "done")) for kind in kinds]
     people = [start(run(scheduler, "interactive", asyncio.sleep, lasts, "done")) for _ in range(2)]
@@ -100,7 +100,7 @@ async def test_b75_running_calls_are_left_their_time(
 
     await end(scheduler)
 
-    assert now() - began >= stage.seconds(10.0) * 0.8  # as long as those take that waited
+    assert now() - began >= stage.seconds(10) * 0.8  # as long as those take that waited
     assert [task.result() for task in running + people] == ["done"] * 7
     assert [await outcome(task) for task in night] == [SchedulerClosed] * 3
 
@@ -111,7 +111,7 @@ async def test_b75_running_calls_are_left_their_time(
 async def test_b75_after_the_timeout_the_rest_is_cancelled(
     stage: Stage, run: Door, end: Callable[[Counted], Awaitable[None]]
 ) -> None:
-    scheduler = stage.scheduler(max_concurrency=5, batch_max_concurrency=2, close_timeout=stage.seconds(1))
+    scheduler = stage.scheduler(max_concurrency=5, batch_max_concurrency=2, close_timeout=stage.seconds(5))
     forever = asyncio.Event()
     quick = [start(run(scheduler, kind, settle, 30)) for kind in ("interactive", "batch")]
     slow = [start(run(scheduler, kind, forever.wait)) for kind in ("batch", *["interactive"] * 2)]
@@ -121,7 +121,7 @@ async def test_b75_after_the_timeout_the_rest_is_cancelled(
     began = now()
     await end(scheduler)
 
-    assert now() - began >= stage.seconds(1) * 0.8
+    assert now() - began >= stage.seconds(5) * 0.8
     assert [task.exception() for task in quick] == [None, None]
     assert [await outcome(task) for task in slow + people] == [CallAborted] * 5
 
@@ -297,7 +297,7 @@ async def test_b78_closing_costs_each_waiting_call_the_same(stage: Stage) -> Non
 
 @scenario
 async def test_b78_a_hundred_thousand_waiting_calls_are_refused_and_none_is_called(stage: Stage) -> None:
-    count = stage.share(100_000) // (1 if stage.loop == "default" else 10)
+    count = 100_000 if stage.loop == "default" else 1_000
     scheduler = stage.scheduler()
     scheduler.pause("interactive")
     scheduler.pause("batch")
