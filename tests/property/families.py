@@ -105,9 +105,10 @@ class Families:
             self.gates.pop(which % len(self.gates)).set()
 
     def do_crowd(self, kind: str, times: int) -> None:
-        """Plain calls that take slots, two child tasks of each, or a nested call that gives way."""
-        stint: Any = ("call", None, "submit", True, {}, (("stint",),))
-        works = (("stint",),), (("family", "leaves them", ((stint,), (stint,)), ()),), (stint,)
+        """Calls of two child tasks that give way, or with one inside of them that gives its slot up, in turn."""
+        stint: Step = ("call", None, "submit", True, {}, (("stint",),))
+        away: Step = ("call", None, "submit", True, {}, (("released", (("gate",),)), ("gate",)))
+        works = (stint,), (away,), (("family", "leaves them", ((stint,), (stint,)), ()),)
         for number in range(times):
             self.do_start((("call", kind, "submit", True, {}, works[number % len(works)]),))
 
@@ -125,6 +126,19 @@ class Families:
                 self.loop.call_soon(self.cancel, task)
             else:
                 self.cancel(task)
+
+    def do_meet(self, which: int, times: int) -> None:
+        """A cancel, or two, meets the grant to a call that comes back."""
+        self.do_open(which)
+        for _ in range(4):
+            back = [visit for visit in self.living if visit.given + visit.maybe == 1 and visit.granted]
+            if back:
+                task = back[which % len(back)].task
+                assert task is not None
+                for _ in range(times):
+                    self.cancel(task)
+                break
+            self.do_pass(1)
 
     def do_configure(self, changes: dict[str, Any]) -> None:
         self.settings.update(changes)
@@ -281,7 +295,7 @@ def draw_step(pick: Pick) -> Step:
         ("pass",) * 6
         + ("start",) * 3
         + ("open",) * 8
-        + ("crowd", "crowd", "cancel", "cancel", "clock", "steer", "steer")
+        + ("crowd", "crowd", "cancel", "cancel", "meet", "clock", "steer", "steer")
     )
     if name == "pass":
         return name, pick((1, 1, 2))
@@ -293,6 +307,8 @@ def draw_step(pick: Pick) -> Step:
     if name == "cancel":
         whose = tuple(pick(range(20)) for _ in range(pick((1, 1, 2))))
         return name, pick(("any", "away", "told")), whose, pick((False, True))
+    if name == "meet":
+        return name, pick(range(10)), pick((1, 1, 2))
     if name == "crowd":
         return name, pick(("batch", "interactive")), pick((2, 1, 3, 4))
     if name == "clock":

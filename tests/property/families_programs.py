@@ -20,6 +20,8 @@ from llm_traffic_scheduler import (
     traffic,
 )
 from llm_traffic_scheduler.call import Call, active
+from llm_traffic_scheduler.core.admission import RUNNING
+from llm_traffic_scheduler.nested import owner_of
 
 if TYPE_CHECKING:
     from tests.property.families import Families
@@ -119,6 +121,11 @@ class Visit:
     def inside(self) -> bool:
         """Its code runs and has its slot."""
         return self.slot is not None and not (self.over or self.lost or self.given or self.maybe)
+
+    @property
+    def granted(self) -> bool:
+        """Whoever it shares its slot with has one; if it comes back, it has not heard of it."""
+        return self.call is not None and not self.lost and owner_of(self.call).state == RUNNING
 
     @property
     def ran(self) -> float:
