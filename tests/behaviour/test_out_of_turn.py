@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any
 
-from llm_traffic_scheduler import traffic
+import pytest
+
+from llm_traffic_scheduler import current_slot, traffic
 from llm_traffic_scheduler.call import active, lineage
 from tests.behaviour.doors import assert_whole
 from tests.support import account, hold, make_scheduler, settle
@@ -70,3 +74,67 @@ async def test_chains_of_tasks_that_begin_before_the_call_around_ends_keep_nothi
     while tasks:
         await tasks.pop()
     assert max(depth) <= 4
+
+
+@pytest.mark.parametrize("left_later", [False, True])
+async def test_a_call_that_ends_inside_of_released_has_no_slot_and_takes_none(left_later: bool) -> None:
+    scheduler, blocks = make_scheduler(), list[Any]()
+
+    async def leaves_it_open() -> None:
+        slot = current_slot()
+        assert slot is not None
+        blocks.append(slot.released())
+        await blocks[0].__aenter__()
+
+    await scheduler.submit("batch", leaves_it_open)
+    if left_later:
+        await blocks[0].__aexit__(None, None, None)
+
+    totals = account(scheduler, "batch")
+    assert (totals.started, totals.cancelled) == (1, 1)
+    await assert_whole(scheduler)
+
+
+async def test_a_call_that_ends_while_it_comes_back_elsewhere_wakes_who_waits_for_it() -> None:
+    scheduler, waits = make_scheduler(), list[asyncio.Task[None]]()
+    other = hold(scheduler)
+    await settle()
+
+    async def comes_back_in_another_task() -> None:
+        slot = current_slot()
+        assert slot is not None
+        block: Any = slot.released()
+        await block.__aenter__()
+        scheduler.pause("batch")
+        waits.append(asyncio.create_task(block.__aexit__(None, None, None)))
+        await settle()
+
+    await scheduler.submit("batch", comes_back_in_another_task)
+    with pytest.raises(asyncio.CancelledError):
+        await waits[0]
+    other.release()
+    await other.task
+    scheduler.resume("batch")
+    await assert_whole(scheduler)
+
+
+async def test_a_released_block_that_outlives_the_nested_call_is_that_of_the_call_around() -> None:
+    scheduler = make_scheduler()
+
+    async def enters(stack: contextlib.AsyncExitStack) -> None:
+        slot = current_slot()
+        assert slot is not None
+        await stack.enter_async_context(slot.released())
+
+    async def parent() -> list[int]:
+        seen = []
+        async with contextlib.AsyncExitStack() as stack:
+            await scheduler.submit("batch", enters, stack)
+            seen.append(scheduler.snapshot().running)
+        seen.append(scheduler.snapshot().running)
+        await scheduler.submit("batch", settle)
+        return seen
+
+    assert await scheduler.submit("batch", parent) == [0, 1]
+    assert account(scheduler, "batch").completed == 1
+    await assert_whole(scheduler)
