@@ -157,7 +157,8 @@ def part(call: Call) -> None:
     """The call ends while who lent it the slot is without."""
     nesting = call.nesting
     if nesting is not None and nesting.lender is not None:
-        nesting.lender.nest().guest = nesting.lender = None
+        nesting.lender.nest().guest = None
+        nesting.lender = None
 
 
 def step_out(call: Call) -> None:

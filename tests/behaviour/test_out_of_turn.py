@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import current_slot, traffic
+from llm_traffic_scheduler import current_slot, kind_in_force, traffic
 from llm_traffic_scheduler.call import active, lineage
 from tests.behaviour.doors import assert_whole
 from tests.support import account, hold, make_scheduler, settle
@@ -138,3 +140,69 @@ async def test_a_released_block_that_outlives_the_nested_call_is_that_of_the_cal
     assert await scheduler.submit("batch", parent) == [0, 1]
     assert account(scheduler, "batch").completed == 1
     await assert_whole(scheduler)
+
+
+async def batch_block() -> AsyncGenerator[None, None]:
+    with traffic("batch"):
+        yield
+
+
+def batch_slot() -> AsyncGenerator[None, None]:
+    scheduler = make_scheduler()
+
+    async def stream() -> AsyncGenerator[None, None]:
+        async with scheduler.slot("batch"):
+            yield
+
+    return stream()
+
+
+@pytest.mark.parametrize("generator", [batch_block, batch_slot])
+async def test_an_async_generator_that_is_left_early_leaves_no_kind_in_force(generator: Any) -> None:
+    async for _ in generator():
+        assert kind_in_force() == "batch"
+        break
+    await settle()  # asyncio closes it in a task of its own
+
+    assert kind_in_force() is None
+    assert await make_scheduler().submit("interactive", kind_of_this_call) == "interactive"
+
+
+@pytest.mark.parametrize("generator", [batch_block, batch_slot])
+async def test_blocks_that_overlap_are_in_force_as_long_as_each_is_open(generator: Any) -> None:
+    first, second = generator(), generator()
+    await anext(first)
+    await anext(second)
+
+    await first.aclose()
+    assert kind_in_force() == "batch"
+    await second.aclose()
+    assert kind_in_force() is None
+
+
+async def test_a_block_left_in_another_task_is_over_where_it_was_entered_and_goes_on_in_child_tasks() -> None:
+    scheduler, context, go_on = make_scheduler(max_concurrency=4), contextvars.copy_context(), asyncio.Event()
+    block, fixture = traffic("batch"), scheduler.slot()
+    context.run(block.__enter__)
+    await asyncio.create_task(fixture.__aenter__(), context=context)
+
+    async def later() -> str:
+        await go_on.wait()
+        return await scheduler.submit("interactive", kind_of_this_call)
+
+    child = context.run(asyncio.create_task, later())
+    await fixture.__aexit__(None, None, None)
+    block.__exit__(None, None, None)
+    go_on.set()
+
+    assert await child == "batch"
+    assert context.run(kind_in_force) is None
+    in_context = asyncio.create_task(scheduler.submit("interactive", kind_of_this_call), context=context)
+    assert await in_context == "interactive"
+    await assert_whole(scheduler)
+
+
+async def kind_of_this_call() -> str:
+    slot = current_slot()
+    assert slot is not None
+    return slot.kind
