@@ -75,6 +75,11 @@ class LoopBound:
                 f"{what}() was called outside the thread of the scheduler's event loop: "
                 f"write loop.call_soon_threadsafe(lambda: scheduler.{what}(...))"
             )
+        if self._home.governor.asking:
+            raise SchedulerMisuse(
+                f"{what}() was called by the policy, in the middle of a change: let it decide, "
+                f"and write loop.call_soon(lambda: scheduler.{what}(...)) for the rest"
+            )
 
     def _outside_a_slot(self, what: str) -> None:
         inside = (node for node in lineage(around()) if isinstance(node, Call))
