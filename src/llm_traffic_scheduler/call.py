@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from contextvars import ContextVar, Token
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Final
@@ -30,7 +29,9 @@ __all__ = [
     "Verdict",
     "active",
     "active_call",
+    "around",
     "leave",
+    "leave_block",
     "lineage",
     "running_task",
     "tenant_in_force",
@@ -79,6 +80,7 @@ class Extras:
         "run_timer",
         "slot",
         "tenant",
+        "undo",
         "verdict",
         "waited_before",
     )
@@ -94,6 +96,7 @@ class Extras:
         # Seconds in the queue until it last gave its slot up; None: it never did.
         self.waited_before: float | None = None
         self.nesting: Nesting | None = None
+        self.undo: Token[Call | Scope | None] | None = None  # its block was left where its token could not be used
 
     def clear(self) -> None:
         """The call has ended."""
@@ -193,6 +196,14 @@ class Call:
         return self.extras
 
     @property
+    def undo(self) -> Token[Call | Scope | None] | None:
+        return None if self.extras is None else self.extras.undo
+
+    @undo.setter
+    def undo(self, token: Token[Call | Scope | None] | None) -> None:
+        self.more().undo = token
+
+    @property
     def nesting(self) -> Nesting | None:
         return None if self.extras is None else self.extras.nesting
 
@@ -273,7 +284,7 @@ class Scope:
     `interactive` is False in batch, and inside of it; the rest is merged with the block around.
     """
 
-    __slots__ = ("interactive", "parent", "priority", "queue_timeout", "tenant")
+    __slots__ = ("interactive", "parent", "priority", "queue_timeout", "tenant", "undo")
 
     def __init__(
         self,
@@ -288,6 +299,7 @@ class Scope:
         self.tenant = tenant
         self.queue_timeout = queue_timeout
         self.parent = parent
+        self.undo: Token[Call | Scope | None] | None = None  # it was left where its token could not be used
 
 
 # The call in whose slot this code runs, or the `traffic` block around it, whichever is nearer. Child tasks inherit it,
@@ -307,13 +319,41 @@ def tenant_in_force(node: Call | Scope | None) -> str | None:
     return next((each.tenant for each in lineage(node) if each.tenant is not None), None)
 
 
-def leave(token: Token[Call | Scope | None]) -> None:
-    """Undo `active.set`; where the code has moved to another context, there the ended call shows as gone."""
-    with suppress(ValueError):
+def around() -> Call | Scope | None:
+    """What this code is inside of.
+
+    Async generators and fixtures leave blocks out of turn, or in another context than they entered them in. Such a
+    block is in force until somebody looks where it was entered: here. In a copy of that context, a child task's, it
+    is inherited and stays.
+    """
+    node = active.get()
+    while node is not None and (token := node.undo) is not None:
+        try:
+            active.reset(token)
+        except ValueError:
+            break
+        node.undo = None
+        node = active.get()
+    return node
+
+
+def leave(node: Call | Scope, token: Token[Call | Scope | None]) -> None:
+    """Undo `active.set(node)`, and what was set inside and not undone; later, if this is another context."""
+    try:
         active.reset(token)
+    except ValueError:
+        node.undo = token
+
+
+def leave_block(node: Call | Scope, token: Token[Call | Scope | None]) -> None:
+    """Undo `active.set(node)` where blocks inside of it may go on: then when they are over."""
+    if active.get() is node:
+        leave(node, token)
+    else:
+        node.undo = token
 
 
 def active_call() -> Call | None:
     """The call in whose slot this code runs; None outside, and once the slot is given back."""
-    call = next((node for node in lineage(active.get()) if isinstance(node, Call)), None)
+    call = next((node for node in lineage(around()) if isinstance(node, Call)), None)
     return call if call is not None and call.state == RUNNING else None

@@ -196,6 +196,10 @@ class Dispatcher:
         """Take the slot back, exactly once, and hand it on; unless another call still uses it."""
         call.settle_cancels()
         if call.state != RUNNING:
+            if call.gave_way:  # its code has ended, and left a `released()` block open
+                if call.waiter is not None:
+                    call.waiter.cancel()
+                self.reap(call)
             return
         now, nesting = self.clock(), call.nesting
         if call.observed and outcome == "completed":
@@ -269,6 +273,7 @@ class Dispatcher:
     def lose(self, call: Call) -> None:
         """A call that has no slot at present ends without one."""
         if call not in self.admission.away:  # the slot it was in was lent by one that gave it up
+            nested.part(call)
             call.state = GONE
             if call.extras is not None:
                 call.extras.clear()

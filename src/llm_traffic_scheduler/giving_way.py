@@ -39,8 +39,8 @@ async def checkpoint(call: Call) -> None:
     shares = owner.nesting is not None and owner.nesting.lender is not None
     if shares or _lent_out(call) or not should_yield(owner):
         return
-    _step_aside(call, owner)
-    await _come_back(call, owner)
+    _step_aside(owner)
+    await _come_back(owner)
 
 
 class Released:
@@ -63,7 +63,7 @@ class Released:
         if _lent_out(call):
             return  # it does not lie idle: a call inside of this one uses it
         self._owner = owner = _base(call)
-        _step_aside(call, owner)
+        _step_aside(owner)
         call.home.settle(call.home.clock())
 
     async def __aexit__(
@@ -73,7 +73,7 @@ class Released:
         if owner is None or owner.state != AWAY:
             return
         if error is None or isinstance(error, Exception):
-            await _come_back(self._call, owner)
+            await _come_back(owner)
         else:
             owner.home.quit(owner, error)
 
@@ -93,14 +93,11 @@ def _base(call: Call) -> Call:
     return call
 
 
-def _sharing(call: Call, owner: Call) -> list[Call]:
-    """The calls from `call` up to `owner`."""
-    found = [call]
-    while call is not owner:
-        assert call.nesting is not None
-        assert call.nesting.lender is not None
-        call = call.nesting.lender
-        found.append(call)
+def _sharing(owner: Call) -> list[Call]:
+    """The calls that share the slot and the task, from `owner` inwards."""
+    found = [owner]
+    while (nesting := found[-1].nesting) is not None and nesting.guest is not None:
+        found.append(nesting.guest)
     return found
 
 
@@ -108,11 +105,11 @@ def _lent_out(call: Call) -> bool:
     return call.nesting is not None and call.nesting.guest is not None
 
 
-def _step_aside(call: Call, owner: Call) -> None:
+def _step_aside(owner: Call) -> None:
     """Leave the slot. A lent one goes back to its lender, one of its own to the scheduler."""
     home = owner.home
     now = home.clock()
-    for each in _sharing(call, owner):
+    for each in _sharing(owner):
         extras = each.more()
         waited, each.queued_at = each.waited(now), now
         extras.waited_before = waited  # from here on `queued_at` is read, also by other threads
@@ -126,7 +123,7 @@ def _step_aside(call: Call, owner: Call) -> None:
         nested.give_back(home, owner)
 
 
-async def _come_back(call: Call, owner: Call) -> None:
+async def _come_back(owner: Call) -> None:
     """Wait for a slot in the old place.
 
     Cancellation: the calls have no slot from then on, and nothing to give back.
@@ -140,9 +137,10 @@ async def _come_back(call: Call, owner: Call) -> None:
     except BaseException as error:
         home.quit(owner, error)
         raise
-    for each in _sharing(call, owner):
+    sharing = _sharing(owner)  # fewer than before, if one has ended meanwhile
+    for each in sharing:
         each.state, each.queued_at, each.started_at = RUNNING, now, owner.started_at
         extras = each.more()
         if extras.verdict is None:
             home.start_run_timer(each, extras)
-    nested.pass_on(home, call)
+    nested.pass_on(home, sharing[-1])

@@ -9,7 +9,7 @@ import asyncio
 from threading import get_ident
 from typing import NoReturn
 
-from .call import Call, active, lineage
+from .call import Call, around, lineage
 from .core.admission import GONE
 from .dispatcher import Dispatcher
 from .errors import SchedulerMisuse
@@ -75,9 +75,14 @@ class LoopBound:
                 f"{what}() was called outside the thread of the scheduler's event loop: "
                 f"write loop.call_soon_threadsafe(lambda: scheduler.{what}(...))"
             )
+        if self._home.governor.asking:
+            raise SchedulerMisuse(
+                f"{what}() was called by the policy, in the middle of a change: let it decide, "
+                f"and write loop.call_soon(lambda: scheduler.{what}(...)) for the rest"
+            )
 
     def _outside_a_slot(self, what: str) -> None:
-        inside = (node for node in lineage(active.get()) if isinstance(node, Call))
+        inside = (node for node in lineage(around()) if isinstance(node, Call))
         if call := next((call for call in inside if call.home is self._home and call.state != GONE), None):
             raise SchedulerMisuse(
                 f"{what}() from inside a slot of the same scheduler ({call.title}) would wait for itself: "

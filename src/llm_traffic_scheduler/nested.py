@@ -36,6 +36,7 @@ __all__ = [
     "lends",
     "lose",
     "owner_of",
+    "part",
     "pass_on",
     "seek_again",
     "step_out",
@@ -152,6 +153,14 @@ def give_back(home: Dispatcher, call: Call) -> None:
     pass_on(home, lender)
 
 
+def part(call: Call) -> None:
+    """The call ends while who lent it the slot is without."""
+    nesting = call.nesting
+    if nesting is not None and nesting.lender is not None:
+        nesting.lender.nest().guest = None
+        nesting.lender = None
+
+
 def step_out(call: Call) -> None:
     """The call ends in a lent slot that it has lent on: who uses it goes on as a guest of the lender.
 
@@ -190,7 +199,7 @@ def pass_on(home: Dispatcher, host: Call) -> None:
 def lose(home: Dispatcher, host: Call) -> None:
     """The host ends while it has no slot, and so do those that shared it in the same task."""
     while host.nesting is not None and (guest := host.nesting.guest) is not None and guest.state == AWAY:
-        host.nesting.guest, guest.nest().lender = None, None
+        part(guest)
         home.lose(guest)
         host = guest
 

@@ -16,7 +16,7 @@ from types import CoroutineType, EllipsisType, TracebackType
 from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
 from . import nested, threads, wrapping
-from .call import Call, active, leave
+from .call import Call, active, around, leave
 from .call_options import CallOptions, parse, refuse_unknown
 from .circles import watch_for_circles
 from .core.admission import RUNNING
@@ -181,7 +181,7 @@ class TrafficScheduler(LoopBound):
                 check_awaitable(awaitable, coro_fn)
             result = await awaitable
         except BaseException as error:
-            leave(token)
+            leave(call, token)
             awaitable = None  # a failed task in it would hold this frame, which holds it
             if home.fail(call, error):
                 raise call.overruled() from error
@@ -229,12 +229,12 @@ class TrafficScheduler(LoopBound):
         return call
 
     def _admit_particular(self, kind: Kind | None, options: CallOptions) -> Call:
-        call, around = Call(), active.get()
-        call.interactive = is_interactive(kind, around)
-        waits = parse(call, options, self._settings, around)
+        call, inside = Call(), around()
+        call.interactive = is_interactive(kind, inside)
+        waits = parse(call, options, self._settings, inside)
         call.home = home = self._on(get_running_loop())
-        call.parent = around = living(around)
-        host = nested.host_of(around, home)
+        call.parent = inside = living(inside)
+        host = nested.host_of(inside, home)
         if self._shutdown is not None and (host is None or self._shutdown.over):
             message = f"scheduler {self.name!r} is closed: it takes no new calls; make a new one"
             raise SchedulerClosed(message, kind=call.kind)
@@ -245,7 +245,7 @@ class TrafficScheduler(LoopBound):
             home.admit(call)
         else:
             nested.admit_inside(home, call, host)
-        if call.waiter is not None and around is not None:
+        if call.waiter is not None and inside is not None:
             watch_for_circles(call)
         return call
 

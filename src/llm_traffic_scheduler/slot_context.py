@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
 
-from .call import Call, Scope, active, leave
+from .call import Call, Scope, active, leave_block
 from .errors import SchedulerMisuse
 from .refusals import refusal
 from .slot import Slot, slot_of
@@ -54,7 +54,7 @@ class SlotContext:
         (call, self._call), (token, self._token) = (self._call, None), (self._token, None)
         if call is None or token is None:
             raise SchedulerMisuse("a slot() block is left once, after it was entered: write `async with`")
-        leave(token)
+        leave_block(call, token)
         if error is None:
             call.home.complete(call)
         elif call.home.fail(call, error):

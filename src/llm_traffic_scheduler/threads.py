@@ -23,7 +23,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
 
-from .call import Call, Scope, Verdict, active, leave
+from .call import Call, Scope, Verdict, active, around, leave_block
 from .call_options import CallOptions, check_options
 from .errors import SchedulerMisuse
 from .traffic import is_interactive
@@ -66,7 +66,7 @@ def submit_from_thread(
     """
     if not callable(coro_fn):
         raise not_a_function(coro_fn)
-    is_interactive(kind, active.get())
+    is_interactive(kind, around())
     check_options(kind, options, scheduler._settings)
     visit = _visit(scheduler, "submit_from_thread", kind, options)
     future: LoopFuture[T] = LoopFuture(visit)
@@ -91,7 +91,7 @@ def slot_from_thread(
             never in place of an exception of the block's own.
     Cancellation: a KeyboardInterrupt while it waits takes the call out of the queue.
     """
-    is_interactive(kind, active.get())
+    is_interactive(kind, around())
     check_options(kind, options, scheduler._settings)
     return ThreadSlot(scheduler, kind, options)
 
@@ -284,7 +284,7 @@ class ThreadSlot(AbstractContextManager[None]):
         (call, self._call), (token, self._token) = (self._call, None), (self._token, None)
         if call is None or token is None or self._visit is None:
             raise SchedulerMisuse("a slot_from_thread() block is left once, after it was entered: write `with`")
-        leave(token)
+        leave_block(call, token)
         left: LoopFuture[None] = LoopFuture(self._visit)
         try:
             _post(left, partial(_give_back, call, error))

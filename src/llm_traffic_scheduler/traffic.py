@@ -10,7 +10,7 @@ from contextvars import Token
 from types import TracebackType
 from typing import Literal
 
-from .call import Call, Scope, active, leave, lineage
+from .call import Call, Scope, active, around, leave_block, lineage
 from .core.admission import GONE
 from .core.checks import number, text_or_none, timeout
 from .errors import SchedulerMisuse
@@ -43,36 +43,38 @@ def traffic(
 class Traffic:
     """What `traffic` returns; entered once."""
 
-    __slots__ = ("_given", "_token")
+    __slots__ = ("_given", "_scope", "_token")
 
     def __init__(
         self, interactive: bool, priority: float | None, tenant: str | None, queue_timeout: float | None
     ) -> None:
         self._given: tuple[bool, float | None, str | None, float | None] | None
         self._given = interactive, priority, tenant, queue_timeout
+        self._scope: Scope | None = None
         self._token: Token[Call | Scope | None] | None = None
 
     def __enter__(self) -> None:
         if self._given is None:
             raise SchedulerMisuse("a traffic() block is entered once: write `with traffic(...)` each time")
         (interactive, priority, tenant, queue_timeout), self._given = self._given, None
-        around = active.get()
-        outer = options_in_force(around)
-        if around is not None and not around.interactive:
+        inside = around()
+        outer = options_in_force(inside)
+        if inside is not None and not inside.interactive:
             interactive = False
         if outer is not None:
             priority = outer.priority if priority is None else priority
             tenant = outer.tenant if tenant is None else tenant
             queue_timeout = outer.queue_timeout if queue_timeout is None else queue_timeout
-        self._token = active.set(Scope(interactive, priority, tenant, queue_timeout, _living_call(around)))
+        self._scope = Scope(interactive, priority, tenant, queue_timeout, _living_call(inside))
+        self._token = active.set(self._scope)
 
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        token, self._token = self._token, None
-        if token is None:
+        (scope, self._scope), (token, self._token) = (self._scope, None), (self._token, None)
+        if scope is None or token is None:
             raise SchedulerMisuse("a traffic() block is left once, after it was entered: write `with`")
-        leave(token)
+        leave_block(scope, token)
 
 
 def kind_in_force() -> Literal["interactive", "batch"] | None:
@@ -80,32 +82,32 @@ def kind_in_force() -> Literal["interactive", "batch"] | None:
 
     Threads: any; each sees its own.
     """
-    around = active.get()
-    if around is None:
+    inside = around()
+    if inside is None:
         return None
-    return "interactive" if around.interactive else "batch"
+    return "interactive" if inside.interactive else "batch"
 
 
-def is_interactive(kind: Kind | None, around: Call | Scope | None) -> bool:
+def is_interactive(kind: Kind | None, inside: Call | Scope | None) -> bool:
     """Whether a call that says `kind` is interactive where it is submitted.
 
     Raises:
         ConfigError, SchedulerMisuse: it says none, or none that exists.
     """
-    if kind is None and around is not None:
-        return around.interactive
+    if kind is None and inside is not None:
+        return inside.interactive
     interactive = kind_name(kind) == "interactive"  # type: ignore[arg-type]
-    return interactive and (around is None or around.interactive)
+    return interactive and (inside is None or inside.interactive)
 
 
-def options_in_force(around: Call | Scope | None) -> Scope | None:
+def options_in_force(inside: Call | Scope | None) -> Scope | None:
     """The nearest `traffic` block."""
-    return next((node for node in lineage(around) if isinstance(node, Scope)), None)
+    return next((node for node in lineage(inside) if isinstance(node, Scope)), None)
 
 
-def living(around: Call | Scope | None) -> Call | Scope | None:
-    """`around` without calls that have ended, which nobody has to remember: neither here nor in what it returns."""
-    node = _without_gone(around)
+def living(inside: Call | Scope | None) -> Call | Scope | None:
+    """`inside` without calls that have ended, which nobody has to remember: neither here nor in what it returns."""
+    node = _without_gone(inside)
     if isinstance(node, Scope):
         node.parent = _living_call(node.parent)
     elif node is not None:

@@ -93,3 +93,45 @@ async def test_a_slot_block_is_left_once() -> None:
 
     with pytest.raises(SchedulerMisuse, match="left once"):
         await block.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("asked", ["decide", "advance"])
+@pytest.mark.parametrize("change", ["configure", "resume", "add_listener"])
+async def test_a_policy_that_changes_the_scheduler_while_it_is_asked_is_refused_and_breaks_no_cap(
+    asked: str, change: str
+) -> None:
+    most = present = 0
+
+    class Meddles(Answers):
+        def meddle(self) -> None:
+            if change == "configure":
+                scheduler.configure(max_concurrency=5 + self.asked % 2)
+            elif change == "resume":
+                scheduler.resume("batch")
+            else:
+                scheduler.add_listener(print)
+
+        def advance(self, now: float, signals: Signals) -> None:
+            if asked == "advance":
+                self.meddle()
+
+        def decide(self, now: float, signals: Signals) -> Decision:
+            if asked == "decide":
+                self.meddle()
+            return super().decide(now, signals)
+
+    async def work() -> None:
+        nonlocal most, present
+        present += 1
+        most = max(most, present)
+        await asyncio.sleep(1)
+        present -= 1
+
+    scheduler = make_scheduler(max_concurrency=4)
+    scheduler.configure(policy=Meddles(limit=3))
+    kinds = ["batch", "interactive", "batch"] * 8
+    await asyncio.gather(*[scheduler.submit(kind, work) for kind in kinds])  # type: ignore[arg-type]
+
+    assert most <= 4
+    assert scheduler.snapshot().policy_faults
+    scheduler.check()

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
+from collections.abc import AsyncGenerator
+from typing import Any
 
-from llm_traffic_scheduler import traffic
+import pytest
+
+from llm_traffic_scheduler import current_slot, kind_in_force, traffic
 from llm_traffic_scheduler.call import active, lineage
 from tests.behaviour.doors import assert_whole
 from tests.support import account, hold, make_scheduler, settle
@@ -70,3 +76,133 @@ async def test_chains_of_tasks_that_begin_before_the_call_around_ends_keep_nothi
     while tasks:
         await tasks.pop()
     assert max(depth) <= 4
+
+
+@pytest.mark.parametrize("left_later", [False, True])
+async def test_a_call_that_ends_inside_of_released_has_no_slot_and_takes_none(left_later: bool) -> None:
+    scheduler, blocks = make_scheduler(), list[Any]()
+
+    async def leaves_it_open() -> None:
+        slot = current_slot()
+        assert slot is not None
+        blocks.append(slot.released())
+        await blocks[0].__aenter__()
+
+    await scheduler.submit("batch", leaves_it_open)
+    if left_later:
+        await blocks[0].__aexit__(None, None, None)
+
+    totals = account(scheduler, "batch")
+    assert (totals.started, totals.cancelled) == (1, 1)
+    await assert_whole(scheduler)
+
+
+async def test_a_call_that_ends_while_it_comes_back_elsewhere_wakes_who_waits_for_it() -> None:
+    scheduler, waits = make_scheduler(), list[asyncio.Task[None]]()
+    other = hold(scheduler)
+    await settle()
+
+    async def comes_back_in_another_task() -> None:
+        slot = current_slot()
+        assert slot is not None
+        block: Any = slot.released()
+        await block.__aenter__()
+        scheduler.pause("batch")
+        waits.append(asyncio.create_task(block.__aexit__(None, None, None)))
+        await settle()
+
+    await scheduler.submit("batch", comes_back_in_another_task)
+    with pytest.raises(asyncio.CancelledError):
+        await waits[0]
+    other.release()
+    await other.task
+    scheduler.resume("batch")
+    await assert_whole(scheduler)
+
+
+async def test_a_released_block_that_outlives_the_nested_call_is_that_of_the_call_around() -> None:
+    scheduler = make_scheduler()
+
+    async def enters(stack: contextlib.AsyncExitStack) -> None:
+        slot = current_slot()
+        assert slot is not None
+        await stack.enter_async_context(slot.released())
+
+    async def parent() -> list[int]:
+        seen = []
+        async with contextlib.AsyncExitStack() as stack:
+            await scheduler.submit("batch", enters, stack)
+            seen.append(scheduler.snapshot().running)
+        seen.append(scheduler.snapshot().running)
+        await scheduler.submit("batch", settle)
+        return seen
+
+    assert await scheduler.submit("batch", parent) == [0, 1]
+    assert account(scheduler, "batch").completed == 1
+    await assert_whole(scheduler)
+
+
+async def batch_block() -> AsyncGenerator[None, None]:
+    with traffic("batch"):
+        yield
+
+
+def batch_slot() -> AsyncGenerator[None, None]:
+    scheduler = make_scheduler()
+
+    async def stream() -> AsyncGenerator[None, None]:
+        async with scheduler.slot("batch"):
+            yield
+
+    return stream()
+
+
+@pytest.mark.parametrize("generator", [batch_block, batch_slot])
+async def test_an_async_generator_that_is_left_early_leaves_no_kind_in_force(generator: Any) -> None:
+    async for _ in generator():
+        assert kind_in_force() == "batch"
+        break
+    await settle()  # asyncio closes it in a task of its own
+
+    assert kind_in_force() is None
+    assert await make_scheduler().submit("interactive", kind_of_this_call) == "interactive"
+
+
+@pytest.mark.parametrize("generator", [batch_block, batch_slot])
+async def test_blocks_that_overlap_are_in_force_as_long_as_each_is_open(generator: Any) -> None:
+    first, second = generator(), generator()
+    await anext(first)
+    await anext(second)
+
+    await first.aclose()
+    assert kind_in_force() == "batch"
+    await second.aclose()
+    assert kind_in_force() is None
+
+
+async def test_a_block_left_in_another_task_is_over_where_it_was_entered_and_goes_on_in_child_tasks() -> None:
+    scheduler, context, go_on = make_scheduler(max_concurrency=4), contextvars.copy_context(), asyncio.Event()
+    block, fixture = traffic("batch"), scheduler.slot()
+    context.run(block.__enter__)
+    await asyncio.create_task(fixture.__aenter__(), context=context)
+
+    async def later() -> str:
+        await go_on.wait()
+        return await scheduler.submit("interactive", kind_of_this_call)
+
+    child = context.run(asyncio.create_task, later())
+    await fixture.__aexit__(None, None, None)
+    block.__exit__(None, None, None)
+    go_on.set()
+
+    assert await child == "batch"
+    assert context.run(kind_in_force) is None
+    in_context = asyncio.create_task(scheduler.submit("interactive", kind_of_this_call), context=context)
+    assert await in_context == "interactive"
+    await assert_whole(scheduler)
+
+
+async def kind_of_this_call() -> str:
+    slot = current_slot()
+    assert slot is not None
+    return slot.kind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -92,15 +91,15 @@ async def test_a_tenants_call_that_gives_a_lent_slot_up_ends_like_any_other(endi
         if ending == "fails":
             raise ZeroDivisionError
 
-    async def parent() -> list[Any]:
+    async def parent() -> BaseException | None:
         task = asyncio.create_task(scheduler.submit("batch", child, tenant="child"))
         await settle()
         if ending == "cancelled":
             task.cancel()
         back.set()
-        return list(await asyncio.gather(task, return_exceptions=True))
+        return (await asyncio.gather(task, return_exceptions=True))[0]
 
-    (result,) = await scheduler.submit("batch", parent, tenant="parent")
+    result = await scheduler.submit("batch", parent, tenant="parent")
 
     expected = {"returns": type(None), "fails": ZeroDivisionError, "cancelled": asyncio.CancelledError}
     assert type(result) is expected[ending]

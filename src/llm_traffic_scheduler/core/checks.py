@@ -49,8 +49,10 @@ def timeout(name: str, value: object, *, above_zero: bool = False) -> float:
 
 def text_or_none(name: str, value: object) -> str | None:
     """`value` as a string or None, or ConfigError."""
-    if value is None or isinstance(value, str):
+    if value is None or type(value) is str:
         return value
+    if isinstance(value, str):
+        return str.__str__(value)  # a subclass may compare, hash and print as it likes
     raise ConfigError(f"{name} must be a string, got {value!r}")
 
 

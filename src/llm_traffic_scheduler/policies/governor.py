@@ -64,6 +64,7 @@ class Governor:
         "_reads_counts",
         "_told",
         "_watched",
+        "asking",
         "bar",
         "fresh",
         "kept",
@@ -89,6 +90,7 @@ class Governor:
         self._watched: Watched | None = None
         self._decision: Decision | None = None
         self.kept = 0
+        self.asking = False  # the policy is at work; whoever asks it is in the middle of something
         self._told: WindowReading | None = None
         self.set_policy(policy)
 
@@ -200,7 +202,7 @@ class Governor:
         self.window.advance(now)
         ages = self._unfinished(now)
         signals = self._signals(now, self.window.read(now, ages), ages=self._reads_ages)
-        before = self._decision
+        before, self.asking = self._decision, True
         try:
             decision = self._whole(self.policy.decide(now, signals), signals)
         except BaseException as error:
@@ -212,6 +214,8 @@ class Governor:
             # An age that has joined the quantile grows all the time, so such an answer is not kept.
             unchanged_until = min(self.window.next_change(), self._next_join, self._untold(now))
             self._answer_by = now if ages else min(decision.valid_until, unchanged_until)
+        finally:
+            self.asking = False
         self.fresh = True
         self.kept_until = -math.inf if self._reads_counts else self._answer_by
         self._counts = watched.counts
@@ -243,10 +247,13 @@ class Governor:
         return Decision(limits.batch_min, 0.0 if self._decision is None else self._decision.pressure, "policy_failed")
 
     def _advance_policy(self, now: float) -> None:
+        self.asking = True
         try:
             self.policy.advance(now, self._signals(now, self._measure(now)))
         except BaseException as error:
             self._fault(now, error)
+        finally:
+            self.asking = False
 
     def _untold(self, now: float) -> float:
         """The end of the slice if something in it has changed what the policy was last advanced on; else infinity."""

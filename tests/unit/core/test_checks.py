@@ -10,7 +10,7 @@ import math
 import pytest
 
 from llm_traffic_scheduler import ConfigError
-from llm_traffic_scheduler.core.checks import count, number, seconds, timeout
+from llm_traffic_scheduler.core.checks import count, number, seconds, text_or_none, timeout
 
 NAN = math.nan
 INFINITY = math.inf
@@ -81,3 +81,19 @@ def test_a_timeout_that_must_be_above_zero_is(value: float) -> None:
 
     with pytest.raises(ConfigError, match=r"^run_timeout must be above 0 seconds, got "):
         timeout("run_timeout", value, above_zero=True)
+
+
+def test_a_text_is_a_plain_string_whatever_its_class_says() -> None:
+    class Odd(str):
+        __slots__ = ()
+        __hash__ = None  # type: ignore[assignment]
+
+        def __repr__(self) -> str:
+            raise ZeroDivisionError
+
+    text = text_or_none("label", Odd("night"))
+
+    assert (type(text), text) == (str, "night")
+    assert text_or_none("label", None) is None
+    with pytest.raises(ConfigError, match=r"^label must be a string, got 5$"):
+        text_or_none("label", 5)
