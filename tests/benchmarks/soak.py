@@ -68,6 +68,7 @@ async def soak(seconds: float, pace: float, seed: int, step_on: Callable[[float]
     """Let the crowd run for so long, then look at what is left."""
     crowd = Crowd(pace, random.Random(seed))
     loop, last = crowd.loop, crowd.loop.time()
+    await crowd.scheduler.drain()  # threads may only turn to a scheduler that knows its loop
     crew = crowd.clients()
     threads = [] if isinstance(loop, VirtualTimeLoop) else thread_clients(crowd)
 
