@@ -1,132 +1,29 @@
 """Small plays for three callers on two slots, in which everything happens that can happen to a call.
 
 `test_cancel_everywhere.py` and `tests/property/test_cancel_each_step.py` perform each of them again and again and
-cancel somebody at another moment each time. A new play is one more entry of PLAYS.
+cancel somebody at another moment each time. A new play is one more entry of PLAYS; those with calls inside of calls,
+and with calls that give way, are in `nested_plays.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
 import pytest
 
-from llm_traffic_scheduler import (
-    CallAborted,
-    FixedPolicy,
-    Kind,
-    QueueFull,
-    QueueTimeout,
-    RunTimeout,
-    SchedulerClosed,
-)
-from tests.behaviour.doors import Door
+from llm_traffic_scheduler import CallAborted, FixedPolicy, QueueFull, QueueTimeout, RunTimeout, SchedulerClosed
+from tests.behaviour.acts import NAMES, Play, arrive, both, close, configure, pause, release, resume
+from tests.behaviour.nested_plays import NESTED_PLAYS
 from tests.behaviour.stage import Boom, Stage
 
-__all__ = ["NAMES", "PLAYS", "Play", "each_play"]
-
-Act: TypeAlias = Callable[[Stage], None]
-# Called in each pass just before what happens in it (-1), and just after (1).
-Meddler: TypeAlias = Callable[[Stage, int, int], None]
-
-NAMES: Final = ("a", "b", "c")
-# Passes after the last act. Where somebody was cancelled who was to close the scheduler, it takes this to end.
-_PATIENCE: Final = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Play:
-    """What happens in which pass.
-
-    Attributes:
-        acts: for the passes in which anything happens.
-        seconds: between two passes.
-        errors: what callers may see beside a result and the cancel that was sent to them.
-        most, most_batch: calls that may ever be inside at once, of both kinds, and of batch.
-        settings: of the scheduler, which has two slots, one of them open to batch.
-    """
-
-    acts: Mapping[int, Act]
-    seconds: float = 0
-    errors: tuple[type[BaseException], ...] = ()
-    most: int = 2
-    most_batch: int = 1
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def stage(self, run: Door, *, listens: bool = False) -> Stage:
-        """A new stage for it."""
-        stage = Stage(run, self.settings, listens=listens)
-        stage.most, stage.most_batch = self.most, self.most_batch
-        return stage
-
-    async def perform(self, stage: Stage, meddle: Meddler = lambda *_: None) -> int:
-        """Play it to the end of everybody's task, and return the number of passes. The caller checks the stage."""
-        for step in itertools.count():
-            meddle(stage, step, -1)
-            if step in self.acts:
-                self.acts[step](stage)
-            meddle(stage, step, 1)
-            await asyncio.sleep(self.seconds)
-            stage.scheduler.check()
-            if step >= max(self.acts) and not stage.alive:
-                break
-            if step == max(self.acts) + _PATIENCE:
-                stage.release_all()
-            assert step <= max(self.acts) + 2 * _PATIENCE, f"these never end: {stage.alive}"
-        return step
-
-
-def arrive(first: str, second: str, third: str, job: str = "waits", **options: Any) -> Act:
-    """The callers a, b and c submit calls of these kinds."""
-
-    def act(stage: Stage) -> None:
-        for name, kind in zip(NAMES, (first, second, third), strict=True):
-            stage.submit(name, kind, job, **options)
-
-    return act
-
-
-def release(*names: str) -> Act:
-    """Their jobs may end."""
-    return lambda stage: stage.release(*names)
-
-
-def configure(**changes: Any) -> Act:
-    """The limits change."""
-    return lambda stage: stage.scheduler.configure(**changes)
-
-
-def pause(kind: Kind) -> Act:
-    """Nothing of this kind starts from here on."""
-    return lambda stage: stage.scheduler.pause(kind)
-
-
-def resume(kind: Kind) -> Act:
-    """It starts again."""
-    return lambda stage: stage.scheduler.resume(kind)
+__all__ = ["PLAYS", "each_play"]
 
 
 def resume_at_one(stage: Stage) -> None:
     """Interactive calls start again after a second, by a timer that is older than those of later acts."""
     asyncio.get_running_loop().call_later(1.0, stage.scheduler.resume, "interactive")
-
-
-def close(name: str = "close", **options: Any) -> Act:
-    """Somebody closes the scheduler, and waits for its end."""
-    return lambda stage: stage.close(name, **options)
-
-
-def both(*acts: Act) -> Act:
-    """All of them in one pass, in this order."""
-
-    def all_acts(stage: Stage) -> None:
-        for act in acts:
-            act(stage)
-
-    return all_acts
 
 
 PLAYS: Final[Mapping[str, Play]] = {
@@ -343,5 +240,6 @@ PLAYS: Final[Mapping[str, Play]] = {
         seconds=0.25,
         errors=(CallAborted, SchedulerClosed),
     ),
+    **NESTED_PLAYS,
 }
 each_play: Final = pytest.mark.parametrize("play", PLAYS.values(), ids=list(PLAYS))

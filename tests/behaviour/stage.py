@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
-from llm_traffic_scheduler import CloseReport, Kind, SchedulerClosed, TrafficScheduler
-from tests.behaviour.doors import Door, assert_whole, outcome, start
+from llm_traffic_scheduler import CloseReport, Kind, SchedulerClosed, kind_in_force
+from llm_traffic_scheduler.call import Call, active_call
+from tests.behaviour.doors import Door, assert_whole, outcome
 from tests.ledger import assert_accounted
-from tests.support import account, armed_timers, make_scheduler, noop, other_tasks, settle
+from tests.support import account, armed_timers, noop, other_tasks, settle
+from tests.watched import Told, Watched, owed_to_calls_around, own_task, slot_owner, tell
 
-__all__ = ["JOBS", "Boom", "Stage"]
+__all__ = ["JOBS", "Boom", "Stage", "Work"]
 
 _KINDS: Final[tuple[Kind, Kind]] = ("interactive", "batch")
+
+Work: TypeAlias = Callable[["Stage", str], Awaitable[None]]
 
 
 class Boom(Exception):
@@ -29,60 +33,80 @@ class Stage:
     """
 
     def __init__(self, run: Door, settings: Mapping[str, Any], *, listens: bool = False) -> None:
-        self.scheduler: TrafficScheduler = make_scheduler(**settings)
-        self.tasks: dict[str, asyncio.Task[Any]] = {}
+        self.scheduler = Watched(**{"max_concurrency": 2, **settings})
+        self.tasks: dict[str, Told] = {}
         self.started: set[str] = set()
-        self.cancels: Counter[str] = Counter()
+        self.gave_way: set[str] = set()
         self.cancelled_unstarted: set[str] = set()
-        self.swallowed: set[str] = set()  # their jobs have heard a cancel and not passed it on
         self.complaints: list[dict[str, Any]] = []
         self.most, self.most_batch = 0, 0
         self._run = run
+        self._bound: int | None = settings.get("max_running_per_tenant")
         self._kinds: dict[str, str] = {}
+        self._homes: dict[str, Told] = {}  # the tasks that calls are made in
         self._outcomes: dict[str, str] = {}
         self._late: set[str] = set()  # came after close
         self._closed = False
         self._gates: dict[str, asyncio.Future[None]] = {}
-        self._inside: list[str] = []
+        self._inside: list[Call] = []
+        self._all_released = False
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.complaints.append(context))
         if listens:
             self.scheduler.add_listener(lambda event: None)
 
     # What happens in a play
 
-    def submit(self, name: str, kind: str, job: str = "waits", **options: Any) -> None:
-        """A new caller; `job` is one of JOBS."""
+    def submit(self, name: str, kind: Kind, job: str | Work = "waits", **options: Any) -> None:
+        """A new caller, in a task of its own; `job` is one of JOBS, or a function like those."""
+        _ = self.start(name, kind, job, **options)
+
+    def start(self, name: str, kind: Kind, job: str | Work = "waits", **options: Any) -> Told:
+        """As `submit`; returns the task, which a job may wait for."""
         self._kinds[name] = kind
-        self._gates[name] = asyncio.get_running_loop().create_future()
-        self.tasks[name] = start(self._caller(name, kind, job, options))
+        task = self.tasks[name] = self._start(self.call(name, kind, job, **options))
+        self._homes[name] = task
+        return task
+
+    def _start(self, coro: Coroutine[Any, Any, Any]) -> Told:
+        task = tell(coro, self._cancelled)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    def _cancelled(self, task: Told) -> None:
+        waiting = self._homes.keys() - self.started - self._outcomes.keys()
+        self.cancelled_unstarted |= {name for name in waiting if self._homes[name] is task}
+
+    def gate(self, name: str) -> asyncio.Future[None]:
+        """What is opened by `release(name)`."""
+        if name not in self._gates:
+            self._gates[name] = asyncio.get_running_loop().create_future()
+            if self._all_released:
+                self._gates[name].set_result(None)
+        return self._gates[name]
 
     def release(self, *names: str) -> None:
         """Let their jobs go on to their ends."""
         for name in names:
-            if not self._gates[name].done():
-                self._gates[name].set_result(None)
+            if not self.gate(name).done():
+                self.gate(name).set_result(None)
 
     def release_all(self) -> None:
         """Let every job go on to its end."""
+        self._all_released = True
         self.release(*self._gates)
 
     def close(self, name: str = "close", **options: Any) -> None:
         """Somebody closes the scheduler."""
-        self.tasks[name] = start(self._close(options))
+        self.tasks[name] = self._start(self._close(options))
 
     def drain(self) -> None:
         """Somebody waits until nothing runs and nothing waits."""
-        self.tasks["drain"] = start(self.scheduler.drain())
+        self.tasks["drain"] = self._start(self.scheduler.drain())
 
     def cancel(self, name: str) -> bool:
         """Cancel whoever bears this name; False if there is nobody, or nobody any more."""
         task = self.tasks.get(name)
-        if task is None or not task.cancel():
-            return False
-        self.cancels[name] += 1
-        if name in self._kinds and name not in self.started:
-            self.cancelled_unstarted.add(name)
-        return True
+        return task is not None and task.cancel()
 
     @property
     def alive(self) -> frozenset[str]:
@@ -95,12 +119,16 @@ class Stage:
         self._closed = True
         return await self.scheduler.close(**options)
 
-    async def _caller(self, name: str, kind: str, job: str, options: dict[str, Any]) -> str:
+    async def call(self, name: str, kind: Kind | None, job: str | Work, **options: Any) -> str:
+        """A call in the task that awaits this."""
         seen = "returned"
+        task = self._homes[name] = own_task()
+        self._kinds[name] = str(kind) if kind_in_force() != "batch" and kind is not None else str(kind_in_force())
         if self._closed:
             self._late.add(name)
+        work = JOBS[job] if isinstance(job, str) else job
         try:
-            result = await self._run(self.scheduler, kind, self._job, name, kind, JOBS[job], **options)
+            result = await self._run(self.scheduler, kind, self._job, name, work, **options)
             assert result == name
             return name
         except BaseException as error:
@@ -109,55 +137,66 @@ class Stage:
         finally:
             assert name not in self._outcomes, "settled twice"
             self._outcomes[name] = seen
-            task = asyncio.current_task()
-            assert task is not None
-            assert task.cancelling() == self.cancels[name], "our own cancels are not taken back, or one too many"
+            owed = task.cancels + owed_to_calls_around()
+            assert task.cancelling() == owed, "our own cancels are not taken back, or one too many"
 
-    async def _job(self, name: str, kind: str, work: Work) -> str:
+    async def _job(self, name: str, work: Work) -> str:
         assert name not in self.started, "called twice"
         self.started.add(name)
-        self._inside.append(kind)
+        call = active_call()
+        assert call is not None
+        assert call.kind == self._kinds[name]
+        self._inside.append(call)
         try:
-            assert len(self._inside) <= self.most
-            assert self._inside.count("batch") <= self.most_batch
+            self.look_inside()
             await work(self, name)
             return name
         finally:
-            self._inside.remove(kind)
+            self._inside.remove(call)
+            if call.gave_way_once:
+                self.gave_way.add(name)
+
+    def look_inside(self) -> None:
+        """Assert that no more calls are inside than may be, those counted as one that share a slot."""
+        owners = {owner for call in self._inside if (owner := slot_owner(call)) is not None}
+        assert len(owners) <= self.most
+        assert sum(not owner.interactive for owner in owners) <= self.most_batch
+        if self._bound is not None:
+            assert max(Counter(owner.tenant for owner in owners).values(), default=0) <= self._bound
 
     async def _wait(self, name: str) -> None:
-        await self._gates[name]
+        await self.gate(name)
         await asyncio.sleep(0)
 
     async def _fail(self, name: str) -> None:
-        await self._gates[name]
+        await self.gate(name)
         raise Boom
 
     async def _clean_up(self, name: str) -> None:
         try:
-            await self._gates[name]
+            await self.gate(name)
         finally:
             await asyncio.sleep(0)
             await asyncio.sleep(0.3)
 
     async def _return_when_cancelled(self, name: str) -> None:
         try:
-            await self._gates[name]
+            await self.gate(name)
         except asyncio.CancelledError:
-            self.swallowed.add(name)
+            own_task().swallowed = True
 
     async def _fail_when_cancelled(self, name: str) -> None:
         try:
-            await self._gates[name]
+            await self.gate(name)
         except asyncio.CancelledError:
-            self.swallowed.add(name)
+            own_task().swallowed = True
             raise Boom from None
 
     async def _ignore_the_first_cancel(self, name: str) -> None:
         try:
-            await self._gates[name]
+            await self.gate(name)
         except asyncio.CancelledError:
-            self.swallowed.add(name)
+            own_task().swallowed = True
             await asyncio.sleep(1.6)
 
     # What must be so at the end
@@ -177,7 +216,7 @@ class Stage:
         else:
             for kind in _KINDS:
                 self.scheduler.resume(kind)
-            self.scheduler.configure(max_queued_interactive=None)
+            self.scheduler.configure(max_queued_interactive=None, max_running_per_tenant=None)
             await assert_whole(self.scheduler)
         assert self.complaints == []
 
@@ -185,19 +224,22 @@ class Stage:
         assert not self.cancelled_unstarted & self.started, "a call ran although it was cancelled while it waited"
         for name, task in self.tasks.items():
             assert task.done()
-            if self.cancels[name] and name not in self.swallowed:
+            if task.cancels and not task.swallowed:
                 assert task.cancelled(), f"the cancel of {name} was swallowed: {task}"
             elif not task.cancelled():
                 error = task.exception()
                 assert error is None or isinstance(error, errors), error
             else:
-                assert self.cancels[name], f"{name} was cancelled by nobody"
+                assert task.cancels, f"{name} was cancelled by nobody"
 
     def _check_totals(self, kind: str) -> None:
         totals = account(self.scheduler, kind)
         own = {name: seen for name, seen in self._outcomes.items() if self._kinds[name] == kind}
-        assert all(own[name] == "SchedulerClosed" for name in own.keys() & self._late if not self.cancels[name])
-        counted = {name: seen for name, seen in own.items() if name not in self._late}
+        admitted = self.scheduler.admitted
+        late = {name for name in own.keys() & self._late if name not in admitted}
+        assert all(own[name] == "SchedulerClosed" for name in late if not self._homes[name].cancels)
+        lent = {name for name in own if name in admitted and not admitted[name].counted}
+        counted = {name: seen for name, seen in own.items() if name not in late | lent}
         called = self.started & counted.keys()
         met = _cancelled(seen for name, seen in counted.items() if name not in called)
         assert_accounted(totals, Counter(counted.values()), len(called), met)
@@ -208,7 +250,6 @@ def _cancelled(outcomes: Iterable[str]) -> int:
     return sum(seen == "CancelledError" for seen in outcomes)
 
 
-Work = Callable[[Stage, str], Awaitable[None]]
 # What a call does between its start and its end. All but the last two wait for `release`, unless they are cancelled.
 JOBS: Final[Mapping[str, Work]] = {
     "waits": Stage._wait,

@@ -16,8 +16,9 @@ from typing import Literal, TypeAlias
 
 import pytest
 
+from tests.behaviour.acts import NAMES, Play
 from tests.behaviour.doors import Door, each_door, through_slot, through_submit
-from tests.behaviour.plays import NAMES, PLAYS, Play, each_play
+from tests.behaviour.plays import PLAYS, each_play
 from tests.behaviour.stage import Stage
 from tests.support import settle
 
@@ -56,8 +57,8 @@ async def _perform(play: Play, run: Door, *cancels: Cancel) -> int:
     return passes
 
 
-def _every_cancel(passes: int) -> Iterator[Cancel]:
-    for name, step, order in itertools.product(NAMES, range(passes + 1), _ORDERS):
+def _every_cancel(play: Play, passes: int) -> Iterator[Cancel]:
+    for name, step, order in itertools.product(play.names, range(passes + 1), _ORDERS):
         yield Cancel(name, step, order)
 
 
@@ -68,7 +69,7 @@ async def test_any_call_cancelled_in_any_pass_leaves_the_slots_whole(run: Door, 
     passes = await _perform(play, run)
 
     assert passes >= 4
-    for cancel in _every_cancel(passes):
+    for cancel in _every_cancel(play, passes):
         await _perform(play, run, cancel)
 
 
@@ -77,7 +78,7 @@ async def test_any_call_cancelled_in_any_pass_leaves_the_slots_whole(run: Door, 
 async def test_any_two_calls_cancelled_in_one_pass_leave_the_slots_whole(play: Play) -> None:
     passes = await _perform(play, through_submit)
 
-    for first, second in itertools.combinations(_every_cancel(passes), 2):
+    for first, second in itertools.combinations(_every_cancel(play, passes), 2):
         if first.name != second.name and first.step == second.step:
             await _perform(play, through_submit, first, second)
 

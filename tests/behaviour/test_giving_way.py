@@ -492,6 +492,26 @@ async def test_a_lent_slot_is_released_to_the_next_child_and_asked_for_again() -
     await assert_whole(scheduler)
 
 
+async def test_a_lent_slot_is_released_and_given_back_by_a_call_of_a_tenant() -> None:
+    scheduler = make_scheduler()
+    other = (await people(scheduler, 1))[0]
+
+    async def agent() -> str:
+        slot = current_slot()
+        assert slot is not None
+        async with slot.released():
+            await asyncio.sleep(1)
+        return "went on"
+
+    async def parent() -> str:
+        return await asyncio.create_task(scheduler.submit("batch", agent, tenant="acme", priority=3))
+
+    assert await scheduler.submit("batch", parent) == "went on"
+    other.release()
+    await other.task
+    await assert_whole(scheduler)
+
+
 async def test_released_while_a_child_uses_the_slot_leaves_it_to_that_one() -> None:
     scheduler = make_scheduler()
     other = (await people(scheduler, 1))[0]

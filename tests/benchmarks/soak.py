@@ -3,8 +3,9 @@
     python tests/benchmarks/soak.py           an hour of virtual time, five minutes of real time, 10^6 calls for memory
     python tests/benchmarks/soak.py --quick   for CI: 20 seconds in all
 
-Clients of both kinds keep the scheduler full, by `submit` and by `slot()`, with calls that return, fail, clean up,
-hang, run on after they were cancelled. Meanwhile somebody cancels them, waiting, running, as they get their slot,
+Clients of both kinds and of five tenants keep the scheduler full, by every door, in real time also from threads, with
+calls that return, fail, clean up, hang, run on after they were cancelled, make calls inside, and give their slots up
+for a while. Meanwhile somebody cancels them, waiting, running, as they get their slot,
 twice; changes limits, laws and timeouts; pauses and resumes; listens; lets the load rise and fall (soak_trouble.py).
 Every call is accounted for (soak_crowd.py). At the end nothing may be left, and exactly as many calls as ever fit in.
 
@@ -31,14 +32,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from llm_traffic_scheduler import CloseReport, FixedPolicy, SchedulerClosed, TrafficScheduler
 from llm_traffic_scheduler.simulation.progress import progress_bar
-from llm_traffic_scheduler.testing import run_virtual
+from llm_traffic_scheduler.testing import VirtualTimeLoop, run_virtual
 from tests.behaviour.doors import assert_whole
 from tests.benchmarks.contestants import one_yield, power, reach
 from tests.benchmarks.soak_crowd import KINDS, Crowd
+from tests.benchmarks.soak_threads import thread_clients
 from tests.benchmarks.soak_trouble import THRESHOLDS, make_trouble
 from tests.ledger import assert_accounted
 from tests.support import hold, noop, settle
 
+BOUNDS: Final = ("max_queued_interactive", "max_queued_batch", "max_running_per_tenant")
 # What a call takes on average, in seconds.
 VIRTUAL_PACE: Final = 0.5
 REAL_PACE: Final = 0.005
@@ -65,7 +68,9 @@ async def soak(seconds: float, pace: float, seed: int, step_on: Callable[[float]
     """Let the crowd run for so long, then look at what is left."""
     crowd = Crowd(pace, random.Random(seed))
     loop, last = crowd.loop, crowd.loop.time()
+    await crowd.scheduler.drain()  # threads may only turn to a scheduler that knows its loop
     crew = crowd.clients()
+    threads = [] if isinstance(loop, VirtualTimeLoop) else thread_clients(crowd)
 
     def show() -> None:
         nonlocal last
@@ -80,16 +85,17 @@ async def soak(seconds: float, pace: float, seed: int, step_on: Callable[[float]
     if trouble.exception() is not None:
         crowd.blame("somebody who made trouble met", repr(trouble.exception()))
     try:
-        await _see_the_end(crowd, crew)
+        await _see_the_end(crowd, crew, threads)
     except AssertionError as error:
         crowd.blame("at the end", repr(error))
     return crowd
 
 
-async def _see_the_end(crowd: Crowd, crew: list[asyncio.Task[None]]) -> None:
-    callers = [ticket.task for ticket in crowd.live]
-    _, left = await asyncio.wait([*callers, crowd.loop.create_task(noop())], timeout=PATIENCE * crowd.pace)
-    assert not left, f"{len(crowd.live)} calls are not settled: {crowd.scheduler!r}"
+async def _see_the_end(crowd: Crowd, crew: list[asyncio.Task[None]], threads: list[asyncio.Task[None]]) -> None:
+    patience = crowd.loop.time() + PATIENCE * crowd.pace
+    while left := [*(ticket.task for ticket in crowd.live), *(task for task in threads if not task.done())]:
+        assert crowd.loop.time() < patience, f"{len(left)} calls are not settled: {crowd.scheduler!r}"
+        await asyncio.wait(left, timeout=PATIENCE * crowd.pace)  # they may make others
     assert not crowd.schedulers_timers(), crowd.schedulers_timers()
     for client in crew:  # they only think
         client.cancel()
@@ -114,7 +120,7 @@ async def _see_the_end(crowd: Crowd, crew: list[asyncio.Task[None]]) -> None:
 
 async def _no_slot_is_lost_or_gained(scheduler: TrafficScheduler) -> None:
     timeouts = (f"{kind}_{what}_timeout" for kind in KINDS for what in ("queue", "run"))
-    nothing: dict[str, Any] = dict.fromkeys((*THRESHOLDS, *timeouts, "max_queued_interactive", "max_queued_batch"))
+    nothing: dict[str, Any] = dict.fromkeys((*THRESHOLDS, *timeouts, *BOUNDS))
     cap, batch_max = 16, 11
     scheduler.configure(
         max_concurrency=cap,
@@ -207,6 +213,7 @@ def column(crowd: Crowd, seconds: float) -> dict[str, str]:
     waits, batch = sorted(crowd.waits), crowd.scheduler.snapshot().totals["batch"]
     lines = {"seconds": f"{seconds:,.0f}", "calls": f"{crowd.submitted.total():,}"}
     lines |= {f"  {OUTCOMES[name]}": f"{number:,}" for name, number in sums.items()}
+    lines |= {"calls in lent slots": f"{crowd.uncounted:,}"}
     lines |= {"cancels sent": f"{crowd.cancels.total():,}"}
     lines |= {f"  {how}": f"{crowd.cancels[how]:,}" for how in sorted(crowd.cancels)}
     lines |= {"changes": f"{crowd.done.total():,}"}

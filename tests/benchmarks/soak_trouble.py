@@ -131,6 +131,11 @@ def change_queue_bounds(crowd: Crowd) -> None:
     )
 
 
+@trouble(2)
+def change_the_bound_on_tenants(crowd: Crowd) -> None:
+    _configure(crowd, max_running_per_tenant=crowd.chance.choice((None, None, 1, 3, 6)))
+
+
 @trouble(1)
 def change_timeouts(crowd: Crowd) -> None:
     def some(*paces: float) -> float | None:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from llm_traffic_scheduler.testing import VirtualTimeLoop
+from tests.behaviour.acts import Play
 from tests.behaviour.doors import Door, through_slot, through_submit
-from tests.behaviour.plays import PLAYS, Play
+from tests.behaviour.plays import PLAYS
 from tests.behaviour.stage import Stage
 
 # A listener makes the scheduler tell everybody of everything, which is another way through its code.

@@ -225,8 +225,11 @@ class FairQueue(Generic[ItemT]):
         self.tenants.ended(item.tenant)
 
     def ended(self, item: ItemT) -> None:
-        """A started item has ended. Nothing happens if it is queued again: then only its first run has."""
-        if item.number in self._items:
+        """A started item has ended. Nothing happens if it is queued again: then only its first run has.
+
+        Nor if it has not started, or was taken out after it stepped aside: then nothing is known of it.
+        """
+        if item.number in self._items or item.number not in self._charged:
             return
         if item.number in self._running:
             self.set_aside(item)
