@@ -340,6 +340,18 @@ def test_a_batch_limit_that_rises_by_itself_is_looked_at_only_while_a_slot_is_fr
     assert admission.next_look(0.0) == math.inf
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+def test_an_offer_alone_says_whether_time_may_start_the_batch_call_it_left_waiting(taken: int) -> None:
+    admission = make_admission(2, 1, limiter=ScriptedLimit(rises_at=7.0))
+    admission.offer(batch())
+    for _ in range(taken):
+        admission.offer(Job())
+
+    admission.offer(batch())
+
+    assert admission.timed is (taken == 0)
+
+
 @pytest.mark.parametrize("obstacle", ["paused", "at its ceiling"])
 def test_a_batch_limit_that_could_not_help_is_not_looked_at(obstacle: str) -> None:
     admission = make_admission(8, 2, limiter=ScriptedLimit(value=1 if obstacle == "paused" else 2, rises_at=7.0))
