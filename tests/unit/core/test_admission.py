@@ -110,6 +110,19 @@ def test_the_batch_limit_is_asked_before_each_single_start() -> None:
     assert limiter.asked == 2
 
 
+@pytest.mark.parametrize("now, started", [(9.0, 2), (10.0, 1)])
+def test_a_limit_that_was_kept_counts_until_it_is_over_and_not_at_that_instant(now: float, started: int) -> None:
+    limiter = ScriptedLimit(value=1)
+    admission = make_admission(4, 3, limiter=limiter)
+    blockers = occupy(admission)
+    arrive(admission, *(batch() for _ in range(3)))
+    limiter.fresh, limiter.kept, limiter.kept_until = True, 2, 10.0
+    for blocker in blockers:
+        admission.release(blocker)
+
+    assert len(admission.fill(now)) == started
+
+
 def test_below_the_floor_no_policy_is_asked() -> None:
     limiter = ScriptedLimit(value=0)
     admission = make_admission(8, 6, batch_min=3, limiter=limiter)
@@ -331,6 +344,19 @@ def test_the_earliest_queue_deadline_is_a_time_to_look() -> None:
     assert admission.next_look(0.0) == 6.0
 
 
+def test_when_the_last_deadline_has_gone_time_alone_changes_nothing() -> None:
+    admission = make_admission()
+    occupy(admission)
+    hurried = Job(deadline=4.0)
+    arrive(admission, hurried, Job(), batch())
+    assert admission.timed
+
+    admission.withdraw(hurried)
+    admission.fill(0.0)
+
+    assert not admission.timed
+
+
 def test_a_batch_limit_that_rises_by_itself_is_looked_at_only_while_a_slot_is_free() -> None:
     admission = make_admission(3, 2, limiter=ScriptedLimit(value=1, rises_at=7.0))
     arrive(admission, batch(), batch())
@@ -338,6 +364,18 @@ def test_a_batch_limit_that_rises_by_itself_is_looked_at_only_while_a_slot_is_fr
 
     occupy(admission)
     assert admission.next_look(0.0) == math.inf
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_an_offer_alone_says_whether_time_may_start_the_batch_call_it_left_waiting(taken: int) -> None:
+    admission = make_admission(2, 1, limiter=ScriptedLimit(rises_at=7.0))
+    admission.offer(batch())
+    for _ in range(taken):
+        admission.offer(Job())
+
+    admission.offer(batch())
+
+    assert admission.timed is (taken == 0)
 
 
 @pytest.mark.parametrize("obstacle", ["paused", "at its ceiling"])

@@ -245,6 +245,21 @@ def test_a_call_that_gave_its_slot_up_is_in_its_old_place_and_costs_no_second_tu
     assert [job.tenant for job in order(admission, first)] == ["a", "b", "a"]
 
 
+def test_a_call_that_waits_for_its_slot_back_pays_nothing_for_a_change_of_limits() -> None:
+    admission = bounded(4, max_concurrency=2, batch_max=1)
+    first, blocker = *of("a"), *of("x")
+    arrive(admission, first, blocker, *of("b", 2), *of("a", 2))
+    admission.give_up(first)
+    (other,) = admission.fill(0.0)
+    admission.come_back(first, 0.0)
+
+    admission.set_limits(replace(admission.limits, max_running_per_tenant=3))
+
+    admission.check()
+    assert release(admission, other) == [first]
+    assert [job.tenant for job in order(admission, first)] == ["a", "b", "a"]
+
+
 def test_a_call_that_ends_while_it_is_away_is_forgotten() -> None:
     admission = bounded(1)
     (away,) = of("a")

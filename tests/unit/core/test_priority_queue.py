@@ -152,6 +152,26 @@ def test_a_number_discarded_a_moment_ago_can_be_used_again() -> None:
     queue.check()
 
 
+def test_what_comes_in_order_joins_the_run_and_what_does_not_is_told_so() -> None:
+    queue: PriorityQueue[int] = PriorityQueue()
+
+    joined = [queue.push(number, priority, number) for number, priority in ((1, 0), (3, 0), (2, 0), (4, 1), (5, 0))]
+
+    assert joined == [True, True, False, True, False]
+    assert list(queue.in_run()) == [1, 3, 4]
+
+
+def test_who_has_left_the_run_is_no_longer_in_it() -> None:
+    queue: PriorityQueue[int] = PriorityQueue()
+    fill(queue, 7)
+
+    queue.discard(3)
+    queue.discard(0)
+    queue.pop()
+
+    assert list(queue.in_run()) == [2, 4, 5, 6]
+
+
 def test_the_queue_may_change_while_it_is_iterated() -> None:
     queue: PriorityQueue[int] = PriorityQueue()
     fill(queue, 3)
@@ -269,6 +289,24 @@ def test_discarding_costs_the_same_among_a_hundred_and_among_ten_thousand(
                 queue.discard(each)
 
         return lines_run(discard_all) / number
+
+    assert work(10_000) <= 1.2 * work(100)
+
+
+def test_coming_and_leaving_among_the_dead_cost_the_same_among_a_hundred_and_among_ten_thousand() -> None:
+    def work(number: int) -> float:
+        queue: PriorityQueue[int] = PriorityQueue()
+        fill(queue, number)
+        for each in range(number):  # as many out of order
+            queue.push(each, -1, -1 - each)
+
+        def come_and_leave() -> None:
+            for each in range(20):
+                queue.discard(number // 2 + each)
+                queue.push(0, 0, number + each)
+                queue.pop()
+
+        return lines_run(come_and_leave)
 
     assert work(10_000) <= 1.2 * work(100)
 

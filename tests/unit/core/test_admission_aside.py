@@ -1,0 +1,119 @@
+"""Calls that wait and are no new work: those that gave their slot up, and those that may get one lent.
+
+Keeps the core's part of promises 7 and 8 of SEMANTICS.md where such calls are about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from llm_traffic_scheduler.core.admission import AWAY, GONE, QUEUED, RUNNING, Admission
+from tests.unit.core.jobs import Job, arrive, make_admission, occupy, release
+
+
+def full(bound: int) -> Admission[Job]:
+    """No free slot, and so many of each kind may wait."""
+    admission = make_admission()
+    occupy(admission)
+    admission.set_limits(replace(admission.limits, max_queued_interactive=bound, max_queued_batch=bound))
+    return admission
+
+
+def step_aside(admission: Admission[Job], job: Job, now: float) -> None:
+    """It gives its slot up and waits for it at once; nobody else gets it meanwhile."""
+    admission.give_up(job)
+    admission.come_back(job, now)
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+def test_an_exempt_call_waits_however_full_its_queue_is(interactive: bool) -> None:
+    admission = full(0)
+
+    assert admission.offer(Job(interactive)) == GONE
+    assert admission.offer(Job(interactive), exempt=True) == QUEUED
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+def test_who_stepped_aside_leaves_room_in_the_queue_of_its_kind_and_only_there(interactive: bool) -> None:
+    admission = full(1)
+    returned = Job(interactive)
+    assert admission.offer(returned, exempt=True) == QUEUED
+    admission.aside[returned] = False
+    assert admission.offer(Job(not interactive)) == QUEUED
+
+    assert admission.offer(Job(not interactive)) == GONE
+    assert admission.offer(Job(interactive)) == QUEUED
+    assert admission.offer(Job(interactive)) == GONE
+    admission.check()
+
+
+def test_each_kind_has_a_bound_of_its_own_to_tell() -> None:
+    admission = make_admission()
+    admission.set_limits(replace(admission.limits, max_queued_interactive=3, max_queued_batch=5))
+
+    assert admission.bound(True) == 3
+    assert admission.bound(False) == 5
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+def test_a_call_that_comes_back_waits_without_a_deadline_and_may_leave(interactive: bool) -> None:
+    admission = make_admission()
+    job = Job(interactive, deadline=5.0)
+    arrive(admission, job)
+    occupy(admission)
+
+    admission.give_up(job)
+    assert (job.state, list(admission.away), admission.running) == (AWAY, [job], 1)
+    assert not admission.idle
+    admission.come_back(job, 7.0)
+    assert (job.state, job.queued_at, list(admission.away)) == (QUEUED, 7.0, [])
+    assert admission.expire(100.0) == []
+    assert admission.oldest_wait(interactive, 9.0) == 2.0
+
+    admission.withdraw(job)
+
+    assert (job.state, len(admission.aside)) == (GONE, 0)
+    admission.check()
+
+
+def test_a_call_that_gets_its_slot_back_is_a_call_like_any_other() -> None:
+    admission = make_admission()
+    job, *_ = occupy(admission)
+    step_aside(admission, job, 1.0)
+
+    assert admission.fill(2.0) == [job]
+
+    assert (job.state, job.started_at, len(admission.aside)) == (RUNNING, 2.0, 0)
+    admission.check()
+
+
+def test_interactive_work_that_comes_back_does_not_set_starving_batch_back() -> None:
+    admission = make_admission()
+    admission.set_limits(replace(admission.limits, starvation_timeout=30.0))
+    first, second = occupy(admission)
+    nightly = Job(interactive=False, submitted=10.0)
+    arrive(admission, nightly)
+
+    step_aside(admission, first, 39.0)
+
+    assert admission.fill(40.0) == [nightly]
+    assert release(admission, second, 41.0) == [first]
+
+
+def test_batch_that_comes_back_to_an_empty_queue_starves_from_then_on() -> None:
+    admission = make_admission()
+    admission.set_limits(replace(admission.limits, starvation_timeout=30.0))
+    nightly, chat = Job(interactive=False), Job()
+    arrive(admission, nightly, chat)
+    admission.give_up(nightly)
+    first, second = Job(submitted=100.0), Job(submitted=100.0)
+    arrive(admission, first)
+
+    admission.come_back(nightly, 100.0)
+    arrive(admission, second)
+
+    assert release(admission, chat, 129.0) == [second]
+    arrive(admission, Job(submitted=129.0))
+    assert release(admission, first, 130.0) == [nightly]
