@@ -29,7 +29,7 @@ DONE: Final[Mapping[str, tuple[str, str, str]]] = {
     "a parent's time to run ends around its children": ("a.1 b.1", "a.2", ""),
     "a call inside has less time to run than its parent": ("a.in b.1 b.2", "", ""),
     "two tenants run one call each": ("", "", ""),
-    "two tenants run one call each and give it up": ("c.2", "c.1", "a"),
+    "two tenants run one call each and give it up": ("c.1 c.2", "", "a"),
     "a block of batch traffic": ("a.1 a.in", "", ""),
     "the scheduler closes around calls inside": ("a.in b.1", "b.2", ""),
     "the scheduler closes and a child outlives its parent": ("a.1 b.1 b.2", "", ""),
