@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 from asyncio import current_task
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from threading import get_ident
@@ -76,6 +77,8 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._idle_waiters = IdleWaiters()
+        # Who waits here while holding a slot elsewhere, and what holds it, by where; see `circles.py`.
+        self.crossing: dict[Dispatcher, OrderedDict[Call, Call]] = {}
         # A timer would keep, and run in, the context of whichever call happened to arm it.
         self._context = Context()
         self.attentive = False
