@@ -199,8 +199,6 @@ class Dispatcher:
         call.settle_cancels()
         if call.state != RUNNING:
             if call.gave_way:  # its code has ended, and left a `released()` block open
-                if call.waiter is not None:
-                    call.waiter.cancel()
                 self.reap(call)
             return
         now, nesting = self.clock(), call.nesting
@@ -261,6 +259,8 @@ class Dispatcher:
             now = self.clock()
             self.admission.withdraw(call)
             self.leave_queue(call, now)
+            if call.waiter is not None and not call.waiter.done():
+                call.waiter.set_result(None)  # a block of it may be on its way back to a slot, in another task
             self.thinned()
         elif call.state == RUNNING:
             self.finish(call, "cancelled")
