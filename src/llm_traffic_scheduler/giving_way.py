@@ -139,7 +139,8 @@ async def _come_back(owner: Call) -> None:
         raise
     if owner.state != RUNNING:  # it has ended meanwhile: an async generator, say, that was closed elsewhere
         return
-    sharing = _sharing(owner)  # fewer than before, if one has ended meanwhile
+    # Fewer than before, if one has ended meanwhile; and the slot may already be lent to a child task's call.
+    sharing = [owner, *(each for each in _sharing(owner) if each.state == AWAY)]
     for each in sharing:
         each.state, each.queued_at, each.started_at = RUNNING, now, owner.started_at
         extras = each.more()
