@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 from asyncio import current_task
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from threading import get_ident
@@ -77,6 +78,9 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._idle_waiters = IdleWaiters()
+        # Who waits here while holding a slot elsewhere, and what holds it, by where; see `circles.py`.
+        self.crossing: dict[Dispatcher, OrderedDict[Call, Call]] = {}
+        self.warned: set[Call] = set()  # those of them that have warned of a circle, and wait still
         # A timer would keep, and run in, the context of whichever call happened to arm it.
         self._context = Context()
         self.attentive = False
@@ -197,8 +201,6 @@ class Dispatcher:
         call.settle_cancels()
         if call.state != RUNNING:
             if call.gave_way:  # its code has ended, and left a `released()` block open
-                if call.waiter is not None:
-                    call.waiter.cancel()
                 self.reap(call)
             return
         now, nesting = self.clock(), call.nesting
@@ -258,6 +260,8 @@ class Dispatcher:
             now = self.clock()
             self.admission.withdraw(call)
             self.leave_queue(call, now)
+            if call.waiter is not None and not call.waiter.done():
+                call.waiter.set_result(None)  # a block of it may be on its way back to a slot, in another task
             self.thinned()
         elif call.state == RUNNING:
             nested.lose(self, call)

@@ -126,7 +126,7 @@ def _step_aside(owner: Call) -> None:
 async def _come_back(owner: Call) -> None:
     """Wait for a slot in the old place.
 
-    Cancellation: the calls have no slot from then on, and nothing to give back.
+    Cancellation: the calls have no slot from then on, and nothing to give back. So it is if they end meanwhile.
     """
     home = owner.home
     now = home.clock()
@@ -137,7 +137,10 @@ async def _come_back(owner: Call) -> None:
     except BaseException as error:
         home.quit(owner, error)
         raise
-    sharing = _sharing(owner)  # fewer than before, if one has ended meanwhile
+    if owner.state != RUNNING:  # it has ended meanwhile: an async generator, say, that was closed elsewhere
+        return
+    # Fewer than before, if one has ended meanwhile; and the slot may already be lent to a child task's call.
+    sharing = [owner, *(each for each in _sharing(owner) if each.state == AWAY)]
     for each in sharing:
         each.state, each.queued_at, each.started_at = RUNNING, now, owner.started_at
         extras = each.more()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import warnings
+import weakref
 from typing import Any
 
 import pytest
 
 from llm_traffic_scheduler import PossibleDeadlock, TrafficScheduler, circles
-from tests.support import armed_timers, make_scheduler, noop, settle
+from llm_traffic_scheduler.testing import VirtualTimeLoop
+from tests.support import armed_timers, hold, make_scheduler, noop, settle
+from tests.unit.core.tracing import lines_run
 
 
 async def crossed(first: TrafficScheduler, second: TrafficScheduler, label: str) -> None:
@@ -40,7 +44,8 @@ async def test_calls_that_wait_for_each_others_slots_in_a_circle_are_named_after
     for task in tasks:
         task.cancel()
     await settle()
-    assert not circles._crossing
+    assert not left._home.crossing
+    assert not right._home.crossing
     assert not armed_timers()
 
 
@@ -52,7 +57,7 @@ async def test_a_circle_of_three_is_found_too() -> None:
     for task in tasks:
         task.cancel()
     await settle()
-    assert not circles._crossing
+    assert not any(scheduler._home.crossing for scheduler in ring)
 
 
 async def test_waiting_for_another_scheduler_in_one_direction_is_no_circle() -> None:
@@ -65,5 +70,47 @@ async def test_waiting_for_another_scheduler_in_one_direction_is_no_circle() -> 
         return await backend.submit("interactive", slow)
 
     await asyncio.gather(*[gateway.submit("interactive", through) for _ in range(2)], backend.submit("batch", slow))
-    assert not circles._crossing
+    assert not backend._home.crossing
     assert not armed_timers()
+
+
+async def test_a_look_costs_no_more_among_thousands_that_wait() -> None:
+    costs = []
+    for number in (10, 2000):
+        gateway, backend = make_scheduler(), make_scheduler()
+        held = [hold(backend, label="held") for _ in range(2)]
+        await settle()
+        agent = asyncio.create_task(gateway.submit("interactive", fan_out, backend, number))
+        await settle()
+        waiting = next(iter(backend._home.crossing[gateway._home]))
+
+        costs.append(lines_run(lambda call=waiting: circles._look(call)))  # type: ignore[misc]
+        for each in held:
+            each.release()
+        await agent
+
+    assert costs[0] == costs[1]
+
+
+async def fan_out(backend: TrafficScheduler, number: int) -> None:
+    await asyncio.gather(*[backend.submit("interactive", noop) for _ in range(number)])
+
+
+def test_calls_of_a_loop_that_was_dropped_are_not_kept() -> None:
+    loop, gateway, backend = VirtualTimeLoop(), make_scheduler(), make_scheduler()
+    backend.pause("interactive")
+
+    async def begin(gateway: TrafficScheduler, backend: TrafficScheduler) -> None:
+        agent = asyncio.create_task(gateway.submit("interactive", fan_out, backend, 3))
+        await settle()
+        assert not agent.done()
+
+    loop.run_until_complete(begin(gateway, backend))
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    home = weakref.ref(backend._home)
+    del gateway, backend, loop, task
+    gc.collect()
+
+    assert home() is None

@@ -13,7 +13,7 @@ import pytest
 from llm_traffic_scheduler import current_slot, kind_in_force, traffic
 from llm_traffic_scheduler.call import active, lineage
 from tests.behaviour.doors import assert_whole
-from tests.support import account, hold, make_scheduler, settle
+from tests.support import account, armed_timers, hold, make_scheduler, settle
 
 
 async def test_a_long_chain_of_tasks_in_one_lent_slot_gives_it_back() -> None:
@@ -97,7 +97,7 @@ async def test_a_call_that_ends_inside_of_released_has_no_slot_and_takes_none(le
     await assert_whole(scheduler)
 
 
-async def test_a_call_that_ends_while_it_comes_back_elsewhere_wakes_who_waits_for_it() -> None:
+async def test_a_call_that_ends_while_it_comes_back_in_another_task_wakes_that_one() -> None:
     scheduler, waits = make_scheduler(), list[asyncio.Task[None]]()
     other = hold(scheduler)
     await settle()
@@ -112,8 +112,7 @@ async def test_a_call_that_ends_while_it_comes_back_elsewhere_wakes_who_waits_fo
         await settle()
 
     await scheduler.submit("batch", comes_back_in_another_task)
-    with pytest.raises(asyncio.CancelledError):
-        await waits[0]
+    await waits[0]
     other.release()
     await other.task
     scheduler.resume("batch")
@@ -139,6 +138,37 @@ async def test_a_released_block_that_outlives_the_nested_call_is_that_of_the_cal
 
     assert await scheduler.submit("batch", parent) == [0, 1]
     assert account(scheduler, "batch").completed == 1
+    await assert_whole(scheduler)
+
+
+async def test_a_child_that_is_lent_the_slot_before_its_owner_wakes_keeps_its_own_run_timeout() -> None:
+    scheduler, back = make_scheduler(), asyncio.Event()
+    other = hold(scheduler)
+    await settle()
+
+    async def child() -> None:
+        await back.wait()
+        await scheduler.submit("batch", asyncio.sleep, 1, run_timeout=100)
+
+    async def parent() -> None:
+        slot = current_slot()
+        assert slot is not None
+        task = asyncio.create_task(child())
+        async with slot.released():
+            await settle()
+        await task
+
+    agent = asyncio.create_task(scheduler.submit("batch", parent))
+    meanwhile = hold(scheduler, "batch")
+    await settle(20)
+    assert meanwhile.started
+    meanwhile.release()  # the slot is the parent's, which wakes up after the child has asked
+    back.set()
+    await agent
+
+    assert not armed_timers()
+    other.release()
+    await other.task
     await assert_whole(scheduler)
 
 
