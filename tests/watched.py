@@ -14,10 +14,20 @@ from llm_traffic_scheduler import TrafficScheduler
 from llm_traffic_scheduler.call import Call, active, lineage
 from llm_traffic_scheduler.call_options import CallOptions
 from llm_traffic_scheduler.core.admission import LENT_ON, RUNNING
+from llm_traffic_scheduler.core.fair_queue import FairQueue
 from llm_traffic_scheduler.nested import owner_of
 from llm_traffic_scheduler.work import Kind
 
-__all__ = ["Admitted", "Told", "Watched", "owed_to_calls_around", "own_task", "slot_owner", "tell"]
+__all__ = [
+    "Admitted",
+    "Told",
+    "Watched",
+    "owed_to_calls_around",
+    "own_task",
+    "slot_owner",
+    "tell",
+    "tenants_remembered",
+]
 
 _PACKAGE: Final = "llm_traffic_scheduler."
 
@@ -73,6 +83,18 @@ def slot_owner(call: Call) -> Call | None:
     """Whose slot the call's code runs in; None while it has given it up."""
     owner = owner_of(call)
     return owner if owner.state in (RUNNING, LENT_ON) or not owner.gave_way_once else None
+
+
+def tenants_remembered(scheduler: TrafficScheduler) -> set[str | None]:
+    """Those of which the scheduler knows anything; nobody, once nothing runs and nothing waits."""
+    admission = scheduler._home.admission
+    if admission.tenants is None:
+        return set()
+    known = set(admission.tenants._counts)
+    for queue in (admission.interactive_queue, admission.batch_queue):
+        assert isinstance(queue, FairQueue)
+        known |= queue._lines.keys()
+    return known
 
 
 class Admitted:

@@ -25,7 +25,7 @@ __all__ = ["NESTED_PLAYS"]
 # What the calls do. A child of "a" is "a.in", in the same task, or "a.1" and "a.2" in tasks of their own.
 
 
-def calls_inside(job: str | Work = "waits", **options: float) -> Work:
+def calls_inside(job: str | Work = "waits", **options: Any) -> Work:
     """A call in the same task, then a wait."""
 
     async def work(stage: Stage, name: str) -> None:
@@ -36,7 +36,7 @@ def calls_inside(job: str | Work = "waits", **options: float) -> Work:
     return work
 
 
-def gathers(job: str | Work = "waits", **options: float) -> Work:
+def gathers(job: str | Work = "waits", **options: Any) -> Work:
     """Two calls in child tasks, waited for."""
 
     async def work(stage: Stage, name: str) -> None:
@@ -46,7 +46,7 @@ def gathers(job: str | Work = "waits", **options: float) -> Work:
     return work
 
 
-def _child(stage: Stage, name: str, job: str | Work, **options: float) -> asyncio.Task[Any]:
+def _child(stage: Stage, name: str, job: str | Work, **options: Any) -> asyncio.Task[Any]:
     return stage.start(name, "interactive", job, label=name, **options)
 
 
@@ -86,6 +86,19 @@ async def gathers_while_released(stage: Stage, name: str) -> None:
         tasks = [_child(stage, f"{name}.{number}", "waits") for number in (1, 2)]
         await stage.gate(name)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def cleans_up_by_a_call(stage: Stage, name: str) -> None:
+    """Released at first, then not; whatever ends it, one call more."""
+    slot = current_slot()
+    assert slot is not None
+    try:
+        async with slot.released():
+            await stage.gate(name)
+        await stage.gate(f"{name} again")
+    finally:
+        with suppress(SchedulerError):
+            await stage.call(f"{name}.in", "interactive", "waits", label=f"{name}.in")
 
 
 async def is_batch_traffic(stage: Stage, name: str) -> None:
@@ -233,6 +246,44 @@ NESTED_PLAYS: Final[Mapping[str, Play]] = {
             10: release("c"),
         },
         names=_LENT,
+    ),
+    "children of a tenant release the slot that is lent": Play(
+        acts={
+            0: enter(
+                ("a", "interactive", gathers(releases, tenant="x")),
+                ("b", "batch", "waits"),
+                ("c", "interactive", "waits"),
+            ),
+            4: release("a.1"),
+            6: release("a.2", "a.1 again"),
+            8: release("a.2 again", "b"),
+            10: release("c"),
+        },
+        names=_LENT,
+    ),
+    "calls clean up by a call inside, with a slot and without": Play(
+        acts={
+            0: enter(
+                ("a", "interactive", calls_inside(cleans_up_by_a_call)),
+                ("b", "batch", cleans_up_by_a_call),
+                ("c", "interactive", "waits"),
+            ),
+            3: release("a.in", "b"),
+            5: release("c"),
+            7: release("a.in again", "b again"),
+            9: release("a.in.in", "b.in"),
+            11: release("a"),
+        },
+        names=_SHARED,
+    ),
+    "time without a slot is no time to run": Play(
+        acts={
+            0: enter(("a", "interactive", calls_inside(releases)), ("b", "batch", releases), run_timeout=0.6),
+            4: release("a.in", "b"),
+            5: release("a.in again", "b again", "a"),
+        },
+        seconds=0.25,
+        names=("a", "b"),
     ),
     "a parent without a slot has none to lend": Play(
         acts={

@@ -12,7 +12,7 @@ from llm_traffic_scheduler.call import Call, active_call
 from tests.behaviour.doors import Door, assert_whole, outcome
 from tests.ledger import assert_accounted
 from tests.support import account, armed_timers, noop, other_tasks, settle
-from tests.watched import Told, Watched, owed_to_calls_around, own_task, slot_owner, tell
+from tests.watched import Told, Watched, owed_to_calls_around, own_task, slot_owner, tell, tenants_remembered
 
 __all__ = ["JOBS", "Boom", "Stage", "Work"]
 
@@ -44,7 +44,7 @@ class Stage:
         self._bound: int | None = settings.get("max_running_per_tenant")
         self._kinds: dict[str, str] = {}
         self._homes: dict[str, Told] = {}  # the tasks that calls are made in
-        self._outcomes: dict[str, str] = {}
+        self.outcomes: dict[str, str] = {}
         self._late: set[str] = set()  # came after close
         self._closed = False
         self._gates: dict[str, asyncio.Future[None]] = {}
@@ -73,7 +73,7 @@ class Stage:
         return task
 
     def _cancelled(self, task: Told) -> None:
-        waiting = self._homes.keys() - self.started - self._outcomes.keys()
+        waiting = self._homes.keys() - self.started - self.outcomes.keys()
         self.cancelled_unstarted |= {name for name in waiting if self._homes[name] is task}
 
     def gate(self, name: str) -> asyncio.Future[None]:
@@ -135,8 +135,8 @@ class Stage:
             seen = type(error).__name__
             raise
         finally:
-            assert name not in self._outcomes, "settled twice"
-            self._outcomes[name] = seen
+            assert name not in self.outcomes, "settled twice"
+            self.outcomes[name] = seen
             owed = task.cancels + owed_to_calls_around()
             assert task.cancelling() == owed, "our own cancels are not taken back, or one too many"
 
@@ -211,6 +211,7 @@ class Stage:
         assert self.scheduler.calls() == ()
         assert other_tasks() == set()
         assert armed_timers() == []
+        assert tenants_remembered(self.scheduler) == set()
         if self._closed:
             assert await outcome(self._run(self.scheduler, "interactive", noop)) is SchedulerClosed
         else:
@@ -234,7 +235,7 @@ class Stage:
 
     def _check_totals(self, kind: str) -> None:
         totals = account(self.scheduler, kind)
-        own = {name: seen for name, seen in self._outcomes.items() if self._kinds[name] == kind}
+        own = {name: seen for name, seen in self.outcomes.items() if self._kinds[name] == kind}
         admitted = self.scheduler.admitted
         late = {name for name in own.keys() & self._late if name not in admitted}
         assert all(own[name] == "SchedulerClosed" for name in late if not self._homes[name].cancels)

@@ -24,6 +24,9 @@ DONE: Final[Mapping[str, tuple[str, str, str]]] = {
     "slots are released around an await": ("", "", "a b"),
     "a slot is released inside of another call": ("a.in", "", "a a.in"),
     "children release the slot that is lent": ("a.1 a.2", "", "a.1 a.2"),
+    "children of a tenant release the slot that is lent": ("a.1 a.2", "", "a.1 a.2"),
+    "calls clean up by a call inside, with a slot and without": ("a.in a.in.in b.in", "", "a a.in b"),
+    "time without a slot is no time to run": ("a.in", "", "a a.in b"),
     "a parent without a slot has none to lend": ("a.1", "a.2", "a"),
     "a parent's time to run ends around a call inside": ("a.in b.in", "", ""),
     "a parent's time to run ends around its children": ("a.1 b.1", "a.2", ""),
@@ -49,4 +52,26 @@ async def test_a_play_does_what_its_name_says(name: str) -> None:
     own = " ".join(sorted(child for child, call in seen.items() if not call.lent))
     gave_way = " ".join(sorted(stage.gave_way))
     assert (lent, own, gave_way) == DONE[name]
+    await stage.check(play.errors)
+
+
+# What callers see that others than they themselves have ended.
+ENDED: Final[Mapping[str, Mapping[str, str]]] = {
+    "a parent's time to run ends around a call inside": {"a": "RunTimeout", "a.in": "CancelledError"},
+    "a parent's time to run ends around its children": {"b": "RunTimeout", "b.1": "returned", "a.1": "CancelledError"},
+    "a call inside has less time to run than its parent": {"a": "returned", "a.in": "RunTimeout", "b.1": "RunTimeout"},
+    "the scheduler closes around calls inside": {"a": "CallAborted", "a.in": "returned", "b.2": "CancelledError"},
+    "the scheduler closes and a child outlives its parent": {"a": "returned", "a.1": "CallAborted", "b": "CallAborted"},
+    "the scheduler closes while calls have given their slots up": {"a": "CallAborted", "b": "CallAborted"},
+}
+
+
+@pytest.mark.parametrize("name", ENDED)
+async def test_a_play_ends_as_its_name_says(name: str) -> None:
+    play = NESTED_PLAYS[name]
+    stage = play.stage(through_submit)
+
+    await play.perform(stage)
+
+    assert {caller: stage.outcomes[caller] for caller in ENDED[name]} == ENDED[name]
     await stage.check(play.errors)

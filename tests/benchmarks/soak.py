@@ -40,6 +40,7 @@ from tests.benchmarks.soak_threads import thread_clients
 from tests.benchmarks.soak_trouble import THRESHOLDS, make_trouble
 from tests.ledger import assert_accounted
 from tests.support import hold, noop, settle
+from tests.watched import tenants_remembered
 
 BOUNDS: Final = ("max_queued_interactive", "max_queued_batch", "max_running_per_tenant")
 # What a call takes on average, in seconds.
@@ -111,6 +112,7 @@ async def _see_the_end(crowd: Crowd, crew: list[asyncio.Task[None]], threads: li
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     assert not tasks, tasks
     assert not crowd.armed_timers(), crowd.armed_timers()
+    assert not (known := tenants_remembered(crowd.scheduler)), known
     await _no_slot_is_lost_or_gained(crowd.scheduler)
     assert await crowd.scheduler.close() == CloseReport()
     with suppress(SchedulerClosed):

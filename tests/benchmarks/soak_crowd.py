@@ -331,8 +331,14 @@ class Crowd:
         ended_early = sum(call.state == LENT_ON for call in admission.calls())
         known = len(self.live) + self.in_threads.total() + ended_early
         self.expect(present + hidden <= known, "calls that nobody waits for", known, snapshot)
-        timers, lent = len(self.schedulers_timers()), sum(map(self._is_lent, self.live))
+        timers, lent = len(self.schedulers_timers()), sum(map(self._uses_lent_slot, self.live))
         self.expect(timers <= snapshot.running + lent + 1, "more timers than calls", timers, snapshot)
+
+    def _uses_lent_slot(self, ticket: Ticket) -> bool:
+        """Now: also one that has given up a slot of its own before."""
+        admitted = self.scheduler.admitted.get(ticket.options.get("label", ""))
+        nesting = None if admitted is None else admitted.call.nesting
+        return nesting is not None and nesting.lender is not None
 
     def _counts(self, ticket: Ticket) -> bool:
         """A call inside of another is in the totals by itself now."""

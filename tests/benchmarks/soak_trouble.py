@@ -253,7 +253,9 @@ class Judge:
         if isinstance(policy, FixedPolicy):
             return policy.limit
         if isinstance(policy, Headroom):
-            return policy.total - now.interactive_running - now.interactive_queued
+            # What the policy is told: without those that have released their slots, with those inside of others.
+            running, queued, _, _ = self._crowd.scheduler._home.admission.counts
+            return policy.total - running - queued
         return now.batch_max_concurrency
 
 
