@@ -129,6 +129,15 @@ def test_priority_comes_before_turns() -> None:
     assert line.drain() == "bbbaba"
 
 
+@pytest.mark.parametrize("priorities", [(7, 3, 5), (-3, -7, -5), (0.5, 0.25, 0.375)])
+def test_a_more_urgent_call_passes_those_of_its_own_tenant(priorities: tuple[float, ...]) -> None:
+    line = Line()
+    for priority in priorities:
+        line.push("a", priority)
+
+    assert [line.start().priority for _ in priorities] == sorted(priorities)
+
+
 def test_turns_at_one_priority_do_not_count_at_another() -> None:
     line = Line()
     line.push("aaa")
@@ -502,6 +511,19 @@ def test_the_order_is_foretold_and_those_at_their_bound_come_last() -> None:
     assert [line.start() for _ in foretold] == foretold
     assert line.running[0] is urgent[0]
     assert line.running[1] is items[0]
+
+
+def test_the_old_place_of_a_call_that_came_back_is_foretold() -> None:
+    line = Line()
+    line.push("ab")
+    first = line.start()
+    line.queue.set_aside(first)
+    line.queue.push(first, first.priority, first.number)
+
+    foretold = line.queue.ordered()
+
+    assert foretold[0] is first
+    assert [line.start() for _ in foretold] == foretold
 
 
 def test_it_tells_its_state_in_one_line() -> None:

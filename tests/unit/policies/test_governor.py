@@ -385,3 +385,25 @@ def test_another_policy_is_asked_at_once() -> None:
     house.governor.set_policy(Asked(lambda now, signals: Decision(5)))
 
     assert house.governor.limit(1.0) == 5
+
+
+def test_another_window_is_looked_at_from_its_first_event_on() -> None:
+    house = House(Asked())
+    house.arrived(1.0)
+
+    house.governor.set_window(house.governor.window.resized(2 * WINDOW, 1.0))
+    house.governor.limit(1.05)
+
+    assert house.governor.slice_end == house.governor.window.slice_end > 1.05
+
+
+def test_a_failure_at_the_very_end_of_a_slice_advances_the_policy_first() -> None:
+    policy = Asked()
+    house = House(policy)
+    house.arrived(1.0)
+    end = house.governor.slice_end
+
+    house.governor.failed(end, 0.5)
+
+    assert policy.advanced[-1] == end
+    assert house.governor.slice_end > end
