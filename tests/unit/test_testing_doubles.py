@@ -176,7 +176,27 @@ async def test_an_unlimited_scheduler_runs_everything_at_once_and_records_it() -
     gate.set()
 
     assert all(await asyncio.gather(*tasks))
-    assert repr(scheduler) == "<Unlimited: 1000 calls>"
+    assert len(scheduler.calls) == 1000
+
+
+async def test_an_unlimited_scheduler_does_all_that_a_scheduler_does() -> None:
+    async with unlimited() as scheduler:
+        assert isinstance(scheduler, TrafficScheduler)
+        async with scheduler.slot("batch", label="here"):
+            assert [info.label for info in scheduler.calls()] == ["here"]
+            assert scheduler.snapshot().batch_running == 1
+
+        def thread() -> int:
+            with scheduler.slot_from_thread("interactive", label="there"):
+                return scheduler.submit_from_thread("batch", _fetch, 3).result()
+
+        assert await asyncio.to_thread(thread) == 3
+        await scheduler.drain()
+    assert [(call.kind, call.label) for call in scheduler.calls] == [
+        ("batch", "here"),
+        ("interactive", "there"),
+        ("batch", None),
+    ]
 
 
 async def test_what_is_in_force_around_a_call_is_recorded_too() -> None:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
+from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
 from llm_traffic_scheduler import (
+    CallInfo,
     ConfigError,
     Kind,
     SchedulerMisuse,
@@ -29,7 +30,6 @@ __all__ = ["HeldSlots", "RecordedCall", "Unlimited", "hold", "unlimited"]
 
 _PLENTY: Final = 2**31
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -142,26 +142,32 @@ def unlimited() -> Unlimited:
     return Unlimited()
 
 
-class Decorator(Protocol):
-    """As `TrafficScheduler.wrap` returns it."""
+class Record(list[RecordedCall]):
+    """What has run, in the order of the starts. Called, it says like the scheduler's `calls()` what runs now."""
 
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __init__(self, running: Callable[[], tuple[CallInfo, ...]]) -> None:
+        super().__init__()
+        self._running = running
+
+    def __call__(self) -> tuple[CallInfo, ...]:
+        return self._running()
 
 
-class Unlimited:
+class Unlimited(TrafficScheduler):
     """Runs every call at once and keeps what it was, in `calls`, in the order of their starts.
 
         scheduler = unlimited()
         await summarise_all(documents, scheduler)
         assert {call.kind for call in scheduler.calls} == {"batch"}
 
-    Has the scheduler's `submit`, `slot` and `wrap`, with the same arguments, and refuses the same mistakes; a kind
-    may be left out. `current_slot()` and `run_timeout` work as ever.
+    Otherwise a scheduler like any other, with two billion slots; but a kind may be left out.
     """
 
+    calls: Record
+
     def __init__(self) -> None:
-        self.calls: list[RecordedCall] = []
-        self._real = TrafficScheduler(max_concurrency=_PLENTY, batch_max_concurrency=_PLENTY - 1, name="unlimited")
+        super().__init__(max_concurrency=_PLENTY, batch_max_concurrency=_PLENTY - 1, name="unlimited")
+        self.calls = Record(super().calls)
 
     async def submit(
         self, kind: Kind | None, coro_fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Any
@@ -176,41 +182,33 @@ class Unlimited:
 
             # For the message about what cannot be awaited.
             run.__qualname__ = getattr(coro_fn, "__qualname__", type(coro_fn).__name__)
-        return await self._real.submit(kind, run, *args, **options)
+        return await super().submit(kind, run, *args, **options)
 
     def slot(self, kind: Kind | None = None, /, **options: Any) -> AbstractAsyncContextManager[Slot]:
         """A slot for a block, at once. See `TrafficScheduler.slot`."""
         kind, known = _known(kind)
-        return self._recorded(known, self._real.slot(kind, **options))
-
-    @asynccontextmanager
-    async def _recorded(self, known: bool, block: AbstractAsyncContextManager[Slot]) -> AsyncIterator[Slot]:
-        async with block as slot:
-            self._record(known)
-            yield slot
-
-    def wrap(self, kind: Kind | None = None, /, **options: Any) -> Decorator:
-        """Decorate a coroutine function so that each call of it is recorded. See `TrafficScheduler.wrap`."""
-        check = self._real.wrap(kind, **options)
-
-        def decorate(function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]:
-            check(function)
-
-            @wraps(function)
-            async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-                return await self.submit(kind, partial(function, *args, **kwargs), **options)
-
-            return wrapped
-
-        return decorate
+        return _RecordedSlot(super().slot(kind, **options), partial(self._record, known))
 
     def _record(self, known: bool) -> None:
         slot = current_slot()
         assert slot is not None
         self.calls.append(RecordedCall(slot.kind if known else None, slot.label, slot.tenant))
 
-    def __repr__(self) -> str:
-        return f"<Unlimited: {len(self.calls)} calls>"
+
+class _RecordedSlot(AbstractAsyncContextManager[Slot]):
+    def __init__(self, slot: AbstractAsyncContextManager[Slot], record: Callable[[], None]) -> None:
+        self._slot = slot
+        self._record = record
+
+    async def __aenter__(self) -> Slot:
+        slot = await self._slot.__aenter__()
+        self._record()
+        return slot
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._slot.__aexit__(exc_type, error, traceback)
 
 
 def _known(kind: Kind | None) -> tuple[Kind, bool]:
