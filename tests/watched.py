@@ -13,7 +13,7 @@ from typing import Any, Final
 from llm_traffic_scheduler import TrafficScheduler
 from llm_traffic_scheduler.call import Call, active, lineage
 from llm_traffic_scheduler.call_options import CallOptions
-from llm_traffic_scheduler.core.admission import LENT_ON, RUNNING
+from llm_traffic_scheduler.core.admission import GONE, LENT_ON, RUNNING
 from llm_traffic_scheduler.core.fair_queue import FairQueue
 from llm_traffic_scheduler.nested import owner_of
 from llm_traffic_scheduler.work import Kind
@@ -119,6 +119,13 @@ class Admitted:
     def counted(self) -> bool:
         """Once it has ended: it is in the totals. In a lent slot only if it gave that up, which the whole task does."""
         return not self.lent or (self.call.gave_way_once and not self._shares)
+
+    @property
+    def over(self) -> bool:
+        """It has ended and shares no slot; nor does it seek one, or lend its own."""
+        nesting = self.call.nesting
+        tied = nesting is not None and (nesting.lender or nesting.guest or nesting.wanting or nesting.hosts)
+        return self.call.state == GONE and not tied
 
 
 class Watched(TrafficScheduler):

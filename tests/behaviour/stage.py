@@ -212,6 +212,7 @@ class Stage:
         assert other_tasks() == set()
         assert armed_timers() == []
         assert tenants_remembered(self.scheduler) == set()
+        assert all(admitted.over for admitted in self.scheduler.admitted.values())
         if self._closed:
             assert await outcome(self._run(self.scheduler, "interactive", noop)) is SchedulerClosed
         else:
