@@ -407,3 +407,62 @@ def test_a_failure_at_the_very_end_of_a_slice_advances_the_policy_first() -> Non
 
     assert policy.advanced[-1] == end
     assert house.governor.slice_end > end
+
+
+def test_before_any_decision_it_is_looked_at_once_a_slice() -> None:
+    house = House(Asked())
+
+    assert house.governor.next_look(2.0) == pytest.approx(2.0 + SLICE)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_reader_is_not_kept_from_being_interrupted(error: type[BaseException]) -> None:
+    house = House(Asked(failing(error(), until=math.inf)))
+
+    with pytest.raises(error):
+        house.governor.read(1.0)
+    assert house.faults == []
+
+
+def test_at_the_very_end_of_a_slice_a_reader_sees_what_is_decided_there() -> None:
+    looked_at, moved_on = (House(PressurePolicy(rps_threshold=0.1, smoothing=3.0)) for _ in range(2))
+    for house in (looked_at, moved_on):
+        for _ in range(3):
+            house.arrived(0.0)
+    end = looked_at.governor.slice_end
+
+    seen = looked_at.governor.read(end)[0]
+    moved_on.governor.limit(end)
+
+    assert moved_on.governor.slice_end > end
+    assert end < seen.valid_until < math.inf  # the policy has heard of the arrivals
+    assert seen == moved_on.governor.read(end)[0]
+
+
+def test_a_smoothing_policy_can_be_read_before_anything_has_happened() -> None:
+    house = House(PressurePolicy(rps_threshold=1.0, smoothing=3.0))
+
+    assert house.governor.read(1.0)[0] == Decision(6, 0.0, "calm")
+
+
+def test_while_a_policy_fails_the_pressure_shown_is_the_last_it_told() -> None:
+    told, mute = House(Asked(failing(ValueError(), until=60.0))), House(Asked(failing(ValueError(), until=60.0)))
+    told.governor.limit(0.0)
+    for house in (told, mute):
+        house.governor.limit(1.0)
+
+    for now in (2.0, 30.0):
+        assert told.governor.read(now)[0].pressure == 0.25
+        assert mute.governor.read(now)[0].pressure == 0.0
+
+
+@pytest.mark.parametrize("threshold", [0, -1.0, math.inf, math.nan, "soon", None])
+def test_a_threshold_that_makes_no_sense_is_none(threshold: object) -> None:
+    policy = Asked()
+    policy.p95_threshold = threshold  # type: ignore[attr-defined]
+    house = House(policy)
+    house.watched.submitted = [0.0]
+
+    house.governor.limit(100.0)
+
+    assert (policy.signals.sample_count, house.faults) == (0, [])
