@@ -129,14 +129,14 @@ def _besides(admission: Admission[Call], closed: bool) -> _Besides:
 def _queued(admission: Admission[Call], interactive: bool) -> int:
     """Calls that count as queued: without those that may never count, with those that are away."""
     queue = admission.interactive_queue if interactive else admission.batch_queue
-    hidden = sum(nested and call.interactive == interactive for call, nested in list(admission.aside.items()))
+    hidden = admission.aside.number(interactive, nested=True)
     return queue.size - hidden + sum(call.interactive == interactive for call in list(admission.away))
 
 
 def _totals(tally: Tally, admission: Admission[Call], interactive: bool) -> KindTotals:
     running = admission.interactive_running if interactive else admission.batch_running
-    back = [*admission.away, *(call for call, nested in list(admission.aside.items()) if not nested)]
-    started_before = sum(call.interactive == interactive for call in back)
+    away = sum(call.interactive == interactive for call in list(admission.away))
+    started_before = away + admission.aside.number(interactive, nested=False)
     return tally.totals(_queued(admission, interactive), len(running), started_before)
 
 

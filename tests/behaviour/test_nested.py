@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from llm_traffic_scheduler import (
 from llm_traffic_scheduler.call import Call, active, lineage
 from tests.behaviour.doors import assert_whole, start
 from tests.support import Recorder, account, armed_timers, hold, make_scheduler, noop, now, settle
+from tests.unit.core.tracing import lines_run
 
 
 def running_in(scheduler: TrafficScheduler) -> tuple[int, int]:
@@ -529,3 +531,25 @@ async def test_the_end_of_close_reaches_a_call_that_was_lent_a_slot_and_has_not_
     other.release()
     assert isinstance(children[2].exception(), CallAborted)
     assert now() == 1.0
+
+
+async def test_a_newcomer_and_a_look_cost_no_more_among_thousands_of_nested_calls_that_wait() -> None:
+    costs = []
+    for number in (10, 2000):
+        scheduler, gate = make_scheduler(max_queued_batch=10), asyncio.Event()
+        other = hold(scheduler)
+
+        async def parent(scheduler: TrafficScheduler, gate: asyncio.Event, number: int) -> None:
+            await asyncio.gather(*[scheduler.submit("batch", gate.wait) for _ in range(number)])
+
+        agent = asyncio.create_task(scheduler.submit("batch", parent, scheduler, gate, number))
+        await settle()
+        newcomer = scheduler.submit("batch", noop)
+
+        costs.append(lines_run(partial(newcomer.send, None)) + lines_run(scheduler.snapshot))
+        newcomer.close()
+        gate.set()
+        other.release()
+        await asyncio.gather(agent, other.task)
+
+    assert costs[1] == pytest.approx(costs[0], abs=20)

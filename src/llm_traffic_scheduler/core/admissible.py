@@ -6,9 +6,9 @@ Floor: ground.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-__all__ = ["Admissible", "BatchLimit", "Limits"]
+__all__ = ["Admissible", "Aside", "BatchLimit", "Limits"]
 
 
 class Admissible(Protocol):
@@ -35,6 +35,38 @@ class Admissible(Protocol):
     def left(self) -> bool:
         """Its caller has gone, and it must not start."""
         ...
+
+
+CallT = TypeVar("CallT", bound=Admissible)
+
+
+class Aside(dict[CallT, bool]):
+    """Calls that wait and are no new work. True: it will not count unless it gets a slot of its own; False: it had
+    started before.
+
+    A dict that knows how many of each it has, for there may be a hundred thousand. A call comes in once, and goes by
+    `drop`.
+    """
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = {(interactive, nested): 0 for interactive in (True, False) for nested in (True, False)}
+
+    def number(self, interactive: bool, nested: bool) -> int:
+        """How many there are of this kind that will not count (`nested`), or that had started before."""
+        return self._numbers[interactive, nested]
+
+    def __setitem__(self, call: CallT, nested: bool) -> None:
+        super().__setitem__(call, nested)
+        self._numbers[call.interactive, nested] += 1
+
+    def drop(self, call: CallT) -> None:
+        """Take the call out, if it is there."""
+        nested = self.pop(call, None)
+        if nested is not None:
+            self._numbers[call.interactive, nested] -= 1
 
 
 class BatchLimit(Protocol):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
-from .admissible import Admissible, BatchLimit, Limits
+from .admissible import Admissible, Aside, BatchLimit, Limits
 from .arrival_order import SLACK, ArrivalOrder
 from .fair_queue import AnyQueue, FairQueue, RunningItems
 from .priority_queue import PriorityQueue
@@ -82,9 +82,7 @@ class Admission(Generic[CallT]):
         self.batch_running: dict[CallT, None] = {}
         self.tenants: RunningTenants | None = None  # None: the queues are plain
         self.paused: frozenset[str] = frozenset()
-        # Calls that wait and are no new work. True: it will not count unless it gets a slot of its own; False: it had
-        # started before.
-        self.aside: dict[CallT, bool] = {}
+        self.aside: Aside[CallT] = Aside()
         # Calls that gave their slot up and do not wait for one: AWAY, or in a slot that is lent to them.
         self.away: dict[CallT, None] = {}
         # Calls that `fill` found left; whoever calls it takes them out and accounts for them.
@@ -153,7 +151,8 @@ class Admission(Generic[CallT]):
 
     def _is_full(self, call: CallT, bound: int) -> bool:
         newcomers = (self.interactive_queue if call.interactive else self.batch_queue).size
-        return newcomers - sum(other.interactive == call.interactive for other in self.aside) >= bound
+        others = self.aside.number(call.interactive, True) + self.aside.number(call.interactive, False)
+        return newcomers - others >= bound
 
     def _room(self, call: CallT) -> bool:
         """A slot is free, and its kind may have it."""
@@ -197,7 +196,7 @@ class Admission(Generic[CallT]):
             self._deadlines.discard(call.number)
         call.state = GONE
         if self.aside:
-            self.aside.pop(call, None)
+            self.aside.drop(call)
         if stragglers := self._stragglers(call.interactive):
             stragglers.sweep(queue.size)
 
@@ -288,7 +287,7 @@ class Admission(Generic[CallT]):
         call = queue.pop()
         call.state = GONE
         if self.aside:
-            self.aside.pop(call, None)
+            self.aside.drop(call)
         if stragglers:
             stragglers.sweep(queue.size)
         if call.deadline != _NEVER:
@@ -433,6 +432,8 @@ class Admission(Generic[CallT]):
         waiting = [*self.interactive_queue, *self.batch_queue]
         assert all(call.state == QUEUED for call in waiting)
         assert set(self.aside) <= set(waiting)
+        kinds = [(call.interactive, nested) for call, nested in self.aside.items()]
+        assert all(self.aside.number(*kind) == kinds.count(kind) for kind in self.aside._numbers)
         assert len(self._deadlines) == sum(call.deadline < math.inf for call in waiting)
         for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
             stragglers = self._stragglers(interactive)
