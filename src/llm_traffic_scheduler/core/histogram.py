@@ -184,10 +184,8 @@ class Histogram:
         return found[1]
 
     def _search(self, rank: int) -> _Found:
-        totals, left = self._totals, rank
-        for octave in self._octaves:
-            if left <= totals[octave]:
-                break
+        totals, left, octaves = self._totals, rank, iter(self._octaves)
+        while totals[octave := next(octaves)] < left:
             left -= totals[octave]
         steps, step = self._steps[octave], 0
         while (stride := sum(steps[step : step + _STRIDE])) < left:

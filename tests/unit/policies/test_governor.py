@@ -466,3 +466,31 @@ def test_a_threshold_that_makes_no_sense_is_none(threshold: object) -> None:
     house.governor.limit(100.0)
 
     assert (policy.signals.sample_count, house.faults) == (0, [])
+
+
+class Unreadable(Asked):
+    """A policy that does not even say what it looks at."""
+
+    @property
+    def reads(self) -> frozenset[str]:
+        raise RuntimeError("not now")
+
+
+def test_a_policy_that_cannot_say_what_it_reads_is_taken_to_read_everything() -> None:
+    policy = Unreadable()
+    house = House(policy)
+    house.governor.limit(0.0)
+
+    house.watched.counts = (1, 0, 0, 0)
+    house.governor.limit(0.0)
+
+    assert policy.decided == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("meant_for_the_process", [KeyboardInterrupt, SystemExit])
+def test_a_read_is_interrupted_by_what_is_meant_for_the_process(meant_for_the_process: type[BaseException]) -> None:
+    house = House(Asked(failing(meant_for_the_process(), until=60.0)))
+
+    with pytest.raises(meant_for_the_process):
+        house.governor.read(1.0)
+    assert house.faults == []
