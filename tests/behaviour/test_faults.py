@@ -12,10 +12,12 @@ import pytest
 
 from llm_traffic_scheduler import (
     Decision,
+    Event,
     Signals,
     TrafficScheduler,
 )
 from llm_traffic_scheduler.testing import VirtualTimeLoop
+from tests.behaviour.doors import assert_whole, start
 from tests.support import Law, account, hold, make_scheduler, settle
 
 LOGGER = "llm_traffic_scheduler"
@@ -229,3 +231,28 @@ def test_an_exit_of_the_process_goes_on_from_the_loop_and_no_slot_is_lost(error:
     assert scheduler.snapshot().running == scheduler.snapshot().batch_queued == 0
     assert account(scheduler, "batch").cancelled == 2
     scheduler.check()
+
+
+@pytest.mark.parametrize("meant_for_the_process", [KeyboardInterrupt, SystemExit])
+def test_what_is_meant_for_the_process_comes_out_of_the_operation_where_no_loop_runs(
+    meant_for_the_process: type[BaseException],
+) -> None:
+    def listener(event: Event) -> None:
+        raise meant_for_the_process
+
+    async def wait_in_line() -> None:
+        tasks.extend(start(scheduler.submit("batch", asyncio.sleep, 1)) for _ in range(2))
+        await settle()
+        scheduler.add_listener(listener)
+
+    scheduler, tasks = make_scheduler(max_concurrency=3, batch_max_concurrency=1), list[asyncio.Task[None]]()
+    loop = VirtualTimeLoop()
+    loop.run_until_complete(wait_in_line())
+    with pytest.raises(meant_for_the_process):
+        scheduler.configure(batch_max_concurrency=2)
+
+    assert scheduler.snapshot().batch_running == 2
+    scheduler.remove_listener(listener)
+    loop.run_until_complete(asyncio.gather(*tasks))
+    loop.run_until_complete(assert_whole(scheduler))
+    loop.close()
