@@ -13,7 +13,6 @@ from llm_traffic_scheduler import (
     CallAborted,
     RunTimeout,
     SchedulerError,
-    SchedulerMisuse,
     Slot,
     checkpoint,
     current_slot,
@@ -231,12 +230,12 @@ class Visit:
         if self.task is not asyncio.current_task() or self.slot is None:
             return
         scope, sharing = self.slot.released(), list(self.sharing())
+        if self.call is not None and self.call.nesting is not None and self.call.nesting.guest is not None:
+            sharing = []  # a child uses the slot, so it is not given up
         self._out(sharing, "given")
         try:
             async with scope:
                 await self.block(kind, steps)
-        except SchedulerMisuse:
-            pass  # a child uses the slot
         except asyncio.CancelledError:
             self._lose(sharing)
             raise
