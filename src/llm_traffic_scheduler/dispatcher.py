@@ -415,10 +415,11 @@ class Dispatcher:
             tally = self.tallies[call.kind]
             tally.cancelled += 1
             tally.never_started += call.state == QUEUED and not call.gave_way_once
-            if call.extras is not None and call.extras.run_timer is not None:
-                call.extras.run_timer.cancel()
             if wake and call.waiter is not None:
                 call.waiter.cancel()
+        for call in [*calls, *nested.guests(calls)]:
+            if call.extras is not None:
+                call.extras.stop_timer()
             call.state = GONE
         self._idle_waiters.abandon(wake=wake)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "admit_inside",
     "give_back",
+    "guests",
     "guests_elsewhere",
     "host_of",
     "lends",
@@ -204,15 +205,23 @@ def lose(home: Dispatcher, host: Call) -> None:
         host = guest
 
 
+def guests(hosts: Iterable[Call]) -> Iterator[Call]:
+    """Calls in the slots of these."""
+    for host in hosts:
+        call = host
+        while call.nesting is not None and call.nesting.guest is not None:
+            call = call.nesting.guest
+            yield call
+
+
 def guests_elsewhere(hosts: Iterable[Call]) -> list[Call]:
     """Calls in the slots of these that run in tasks of their own, where a cancel of the host's task does not reach."""
     found = []
-    for host in hosts:
-        call = host
-        while call.nesting is not None and (guest := call.nesting.guest) is not None:
-            if guest.task is None or guest.task is not call.task:  # None: it has got the slot and does not know it
-                found.append(guest)
-            call = guest
+    for guest in guests(hosts):
+        assert guest.nesting is not None
+        assert guest.nesting.lender is not None
+        if guest.task is None or guest.task is not guest.nesting.lender.task:  # None: it does not know of its slot yet
+            found.append(guest)
     return found
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from llm_traffic_scheduler import current_slot, kind_in_force, traffic
 from llm_traffic_scheduler.call import active, lineage
+from llm_traffic_scheduler.testing import VirtualTimeLoop, run_virtual
 from tests.behaviour.doors import assert_whole
-from tests.support import account, armed_timers, hold, make_scheduler, settle
+from tests.support import account, armed_timers, hold, make_scheduler, noop, settle
 
 
 async def test_a_long_chain_of_tasks_in_one_lent_slot_gives_it_back() -> None:
@@ -236,3 +237,38 @@ async def kind_of_this_call() -> str:
     slot = current_slot()
     assert slot is not None
     return slot.kind
+
+
+def test_calls_in_lent_slots_end_for_the_scheduler_with_the_loop_that_was_left() -> None:
+    scheduler, left, slots = make_scheduler(), VirtualTimeLoop(), list[Any]()
+
+    async def begin() -> tuple[asyncio.Event, asyncio.Task[None]]:
+        go_on = asyncio.Event()
+
+        async def inner() -> None:
+            slots.append(current_slot())
+            await go_on.wait()
+            assert current_slot() is None
+            async with slots[0].released():
+                await settle()
+
+        async def outer() -> None:
+            await scheduler.submit("batch", inner, run_timeout=100)
+
+        task = asyncio.create_task(scheduler.submit("batch", outer))
+        await settle()
+        return go_on, task
+
+    async def end(go_on: asyncio.Event, task: asyncio.Task[None]) -> None:
+        go_on.set()
+        await task
+        assert not armed_timers()
+
+    waits = left.run_until_complete(begin())
+    run_virtual(scheduler.submit("batch", noop))
+    left.run_until_complete(end(*waits))
+    left.close()
+
+    totals = account(scheduler, "batch")
+    assert (totals.completed, totals.cancelled) == (1, 1)
+    scheduler.check()
