@@ -6,95 +6,12 @@ Keeps promises 5 (how long a decision is kept), 29, 30 and 32 of SEMANTICS.md as
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 
-from llm_traffic_scheduler import ConfigError, Decision, LimitPolicy, PressurePolicy, Signals
+from llm_traffic_scheduler import ConfigError, Decision, PressurePolicy, Signals
 from llm_traffic_scheduler.core.admission import Limits
-from llm_traffic_scheduler.core.metrics import SlidingWindowMetrics
-from llm_traffic_scheduler.policies.governor import Governor
-
-LIMITS = Limits(max_concurrency=8, batch_max=6, batch_min=2)
-WINDOW = 10.0
-SLICE = WINDOW / 100
-
-
-@dataclass
-class Counts:
-    """What the governor watches, set by hand."""
-
-    limits: Limits = LIMITS
-    counts: tuple[int, int, int, int] = (0, 0, 0, 0)
-    submitted: list[float] = field(default_factory=list)
-
-    def oldest_wait(self, interactive: bool, now: float) -> float:
-        return 0.0
-
-    def oldest_unfinished(self, now: float) -> float:
-        return now - min(self.submitted, default=now)
-
-    def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
-        ages = [now - submitted for submitted in sorted(self.submitted)]
-        younger = [now - age for age in ages if not age > older_than]
-        return [age for age in ages if age > older_than], min(younger, default=math.inf)
-
-
-class Asked:
-    """A policy that answers what it is told, and keeps when and on what it was asked."""
-
-    def __init__(self, answer: Callable[[float, Signals], Decision] = lambda now, signals: Decision(4)) -> None:
-        self.answer = answer
-        self.decided: list[float] = []
-        self.advanced: list[float] = []
-        self.signals = Signals()
-
-    def advance(self, now: float, signals: Signals) -> None:
-        self.advanced.append(now)
-
-    def decide(self, now: float, signals: Signals) -> Decision:
-        self.decided.append(now)
-        self.signals = signals
-        return self.answer(now, signals)
-
-
-class AskedOnRate(Asked):
-    """The same, looking at the arrival rate only."""
-
-    reads = frozenset({"rps"})
-
-
-@dataclass
-class House:
-    """A governor with everything around it that a test looks at."""
-
-    policy: LimitPolicy
-    watched: Counts = field(default_factory=Counts)
-    faults: list[BaseException] = field(default_factory=list)
-    changes: list[tuple[int, int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.governor = Governor(
-            self.policy,
-            SlidingWindowMetrics(WINDOW),
-            on_fault=self.faults.append,
-            on_change=lambda before, after: self.changes.append((before.limit, after.limit)),
-        )
-        self.governor.watch(self.watched)
-
-    def arrived(self, now: float) -> None:
-        self._enter(now)
-        self.governor.window.arrived(now)
-
-    def completed(self, now: float, latency: float) -> None:
-        self._enter(now)
-        self.governor.window.completed(now, latency)
-
-    def _enter(self, now: float) -> None:
-        if now >= self.governor.slice_end:
-            self.governor.roll(now)
-        self.governor.fresh = False
+from tests.unit.policies.governed import SLICE, WINDOW, Asked, AskedOnRate, House, failing
 
 
 def test_an_answer_is_kept_until_its_valid_until() -> None:
@@ -215,38 +132,6 @@ def test_reading_changes_nothing_and_shows_what_would_be_decided() -> None:
         assert decision.pressure == pytest.approx(decided.pressure)
     assert looked_at.governor.read(4.95) == looked_at.governor.read(4.95)
     assert looked_at.changes == []
-
-
-@pytest.mark.parametrize("smoothing,looks", [(None, 2), (5.0, 102)])
-def test_a_reading_after_a_quiet_spell_looks_once_at_who_waits_unless_the_policy_averages(
-    smoothing: float | None, looks: int
-) -> None:
-    class Crowd(Counts):
-        looked = 0
-
-        def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
-            self.looked += 1
-            return super().unfinished(now, older_than)
-
-    crowd = Crowd(submitted=[0.0] * 1_000)
-    house = House(PressurePolicy(p95_threshold=1.0, smoothing=smoothing), crowd)
-    house.arrived(0.0)
-    crowd.looked = 0
-
-    house.governor.read(60.0)
-
-    assert crowd.looked <= looks
-
-
-def failing(error: BaseException, *, until: float, limit: int = 4) -> Callable[[float, Signals], Decision]:
-    """Fine before second 1, raising until `until`, fine after that."""
-
-    def answer(now: float, signals: Signals) -> Decision:
-        if 1.0 <= now < until:
-            raise error
-        return Decision(limit, 0.25, valid_until=now)
-
-    return answer
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt(), RecursionError()])
@@ -387,87 +272,6 @@ def test_another_policy_is_asked_at_once() -> None:
     assert house.governor.limit(1.0) == 5
 
 
-def test_another_window_is_looked_at_from_its_first_event_on() -> None:
-    house = House(Asked())
-    house.arrived(1.0)
-
-    house.governor.set_window(house.governor.window.resized(2 * WINDOW, 1.0))
-    house.governor.limit(1.05)
-
-    assert house.governor.slice_end == house.governor.window.slice_end > 1.05
-
-
-def test_a_failure_at_the_very_end_of_a_slice_advances_the_policy_first() -> None:
-    policy = Asked()
-    house = House(policy)
-    house.arrived(1.0)
-    end = house.governor.slice_end
-
-    house.governor.failed(end, 0.5)
-
-    assert policy.advanced[-1] == end
-    assert house.governor.slice_end > end
-
-
-def test_before_any_decision_it_is_looked_at_once_a_slice() -> None:
-    house = House(Asked())
-
-    assert house.governor.next_look(2.0) == pytest.approx(2.0 + SLICE)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_a_reader_is_not_kept_from_being_interrupted(error: type[BaseException]) -> None:
-    house = House(Asked(failing(error(), until=math.inf)))
-
-    with pytest.raises(error):
-        house.governor.read(1.0)
-    assert house.faults == []
-
-
-def test_at_the_very_end_of_a_slice_a_reader_sees_what_is_decided_there() -> None:
-    looked_at, moved_on = (House(PressurePolicy(rps_threshold=0.1, smoothing=3.0)) for _ in range(2))
-    for house in (looked_at, moved_on):
-        for _ in range(3):
-            house.arrived(0.0)
-    end = looked_at.governor.slice_end
-
-    seen = looked_at.governor.read(end)[0]
-    moved_on.governor.limit(end)
-
-    assert moved_on.governor.slice_end > end
-    assert end < seen.valid_until < math.inf  # the policy has heard of the arrivals
-    assert seen == moved_on.governor.read(end)[0]
-
-
-def test_a_smoothing_policy_can_be_read_before_anything_has_happened() -> None:
-    house = House(PressurePolicy(rps_threshold=1.0, smoothing=3.0))
-
-    assert house.governor.read(1.0)[0] == Decision(6, 0.0, "calm")
-
-
-def test_while_a_policy_fails_the_pressure_shown_is_the_last_it_told() -> None:
-    told, mute = House(Asked(failing(ValueError(), until=60.0))), House(Asked(failing(ValueError(), until=60.0)))
-    told.governor.limit(0.0)
-    for house in (told, mute):
-        house.governor.limit(1.0)
-
-    for now in (2.0, 30.0):
-        assert told.governor.read(now)[0].pressure == 0.25
-        assert mute.governor.read(now)[0].pressure == 0.0
-
-
-@pytest.mark.parametrize("threshold", [0, -1.0, math.inf, math.nan, "soon", None])
-def test_a_threshold_that_makes_no_sense_is_none(threshold: object) -> None:
-    policy = Asked()
-    policy.p95_threshold = threshold  # type: ignore[attr-defined]
-    house = House(policy)
-    house.watched.submitted = [0.0]
-
-    house.governor.limit(100.0)
-
-    assert (policy.signals.sample_count, house.faults) == (0, [])
-
-
 class Unreadable(Asked):
     """A policy that does not even say what it looks at."""
 
@@ -485,12 +289,3 @@ def test_a_policy_that_cannot_say_what_it_reads_is_taken_to_read_everything() ->
     house.governor.limit(0.0)
 
     assert policy.decided == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("meant_for_the_process", [KeyboardInterrupt, SystemExit])
-def test_a_read_is_interrupted_by_what_is_meant_for_the_process(meant_for_the_process: type[BaseException]) -> None:
-    house = House(Asked(failing(meant_for_the_process(), until=60.0)))
-
-    with pytest.raises(meant_for_the_process):
-        house.governor.read(1.0)
-    assert house.faults == []

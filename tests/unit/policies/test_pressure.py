@@ -73,10 +73,13 @@ def test_throttling_is_full_pressure_until_it_ends() -> None:
     assert after == Decision(5, 0.2, "arrivals", math.inf)
 
 
-def test_throttling_hides_no_higher_pressure() -> None:
-    decision = decide(PressurePolicy(rps_threshold=20.0), rps=50, throttled_until=10.0)
+@pytest.mark.parametrize(
+    "rps, pressure, reason", [(19, 1.0, "throttled"), (30, 1.5, "arrivals"), (50, 2.5, "arrivals")]
+)
+def test_throttling_hides_no_higher_pressure(rps: float, pressure: float, reason: str) -> None:
+    decision = decide(PressurePolicy(rps_threshold=20.0), rps=rps, throttled_until=10.0)
 
-    assert (decision.pressure, decision.reason) == (2.5, "arrivals")
+    assert (decision.pressure, decision.reason) == (pressure, reason)
 
 
 def test_throttling_is_never_smoothed() -> None:
@@ -181,6 +184,16 @@ def test_it_names_each_signal_that_it_looks_at() -> None:
         assert name in policy.reads
         assert policy.decide(0.0, replace(busy, **{name: value})) != policy.decide(0.0, busy)
     assert policy.decide(0.0, replace(busy, **ignored)) == policy.decide(0.0, busy)
+
+
+def test_smoothed_it_names_what_it_looks_at_too() -> None:
+    policy = PressurePolicy(rps_threshold=20.0, p95_threshold=0.5, smoothing=4.0)
+    policy.advance(0.0, CALM)
+    joined = replace(CALM, p95=2.0, oldest_unfinished=2.0)
+
+    assert decide(policy, 1.0, p95=2.0).pressure == 0.0
+    assert policy.decide(1.0, joined).pressure == 4.0
+    assert {"oldest_unfinished", "p95_finished", "throttled_until"} <= policy.reads
 
 
 @pytest.mark.parametrize("name", ["rps_threshold", "p95_threshold", "smoothing"])
