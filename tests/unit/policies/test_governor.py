@@ -11,7 +11,7 @@ import pytest
 
 from llm_traffic_scheduler import ConfigError, Decision, PressurePolicy, Signals
 from llm_traffic_scheduler.core.admission import Limits
-from tests.unit.policies.governed import SLICE, WINDOW, Asked, AskedOnRate, House, failing
+from tests.unit.policies.governed import SLICE, WINDOW, Asked, AskedOnRate, Counts, House, failing
 
 
 def test_an_answer_is_kept_until_its_valid_until() -> None:
@@ -289,3 +289,24 @@ def test_a_policy_that_cannot_say_what_it_reads_is_taken_to_read_everything() ->
     house.governor.limit(0.0)
 
     assert policy.decided == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("smoothing,looks", [(None, 2), (5.0, 102)])
+def test_a_reading_after_a_quiet_spell_looks_once_at_who_waits_unless_the_policy_averages(
+    smoothing: float | None, looks: int
+) -> None:
+    class Crowd(Counts):
+        looked = 0
+
+        def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
+            self.looked += 1
+            return super().unfinished(now, older_than)
+
+    crowd = Crowd(submitted=[0.0] * 1_000)
+    house = House(PressurePolicy(p95_threshold=1.0, smoothing=smoothing), crowd)
+    house.arrived(0.0)
+    crowd.looked = 0
+
+    house.governor.read(60.0)
+
+    assert crowd.looked <= looks
