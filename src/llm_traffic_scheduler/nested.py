@@ -113,9 +113,17 @@ def seek_again(home: Dispatcher, call: Call, now: float) -> None:
 
 
 def _hosts_of(node: Call | Scope | None, home: Dispatcher) -> Iterator[Call]:
+    """Whose slot may be used here, the nearest first.
+
+    Not beyond a call of the same task that runs in a slot of its own: if what used the slot of one further out gave it
+    up, the one between would go on, and end, in the middle of that.
+    """
+    task = current_task(home.loop)
     for each in lineage(node):
         if isinstance(each, Call) and each.home is home and each.state in (RUNNING, QUEUED, AWAY):
             yield each
+            if task is not None and each.task is task and each.state == RUNNING:
+                return
 
 
 def _want(call: Call, hosts: tuple[Call, ...]) -> None:

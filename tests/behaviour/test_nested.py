@@ -553,3 +553,35 @@ async def test_a_newcomer_and_a_look_cost_no_more_among_thousands_of_nested_call
         await asyncio.gather(agent, other.task)
 
     assert costs[1] == pytest.approx(costs[0], abs=20)
+
+
+async def test_a_call_inside_never_uses_the_slot_of_one_beyond_its_own_tasks_running_call() -> None:
+    scheduler = make_scheduler()
+    other = hold(scheduler)
+    await settle()
+
+    async def innermost() -> None:
+        slot = current_slot()
+        assert slot is not None
+        async with slot.released():
+            await asyncio.sleep(9)
+
+    async def middle() -> None:  # in a slot of its own, which it lends to a child
+        child = asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 5))
+        await settle()
+        await scheduler.submit("interactive", innermost)
+        await child
+
+    async def outer() -> bool:
+        child = asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 2))
+        await settle()
+        other.release()
+        with pytest.raises(RunTimeout):
+            await scheduler.submit("interactive", middle, run_timeout=3)
+        await child
+        return current_slot() is not None
+
+    assert await scheduler.submit("interactive", outer)
+    assert account(scheduler, "interactive").timed_out == 1
+    await asyncio.sleep(10)
+    await assert_whole(scheduler)

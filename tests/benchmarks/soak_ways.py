@@ -144,10 +144,7 @@ async def _leave_another_behind(crowd: Crowd, ticket: Ticket) -> None:
 
 @way(1)
 async def _call_another_beside_a_child(crowd: Crowd, ticket: Ticket) -> None:
-    # Deeper, what is inside may use, and release, the slot of one that is further out than a call with time to run:
-    # when that time ends, the outer one is without a slot.
-    if not ticket.depth:
-        crowd.child(ticket)
+    crowd.child(ticket)
     await asyncio.sleep(crowd.some(0.1))
     await crowd.nest(ticket)
 
