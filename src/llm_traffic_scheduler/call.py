@@ -242,6 +242,11 @@ class Call:
             extras.own_cancels += 1
             self.task.cancel()
 
+    def forget_task(self, task: asyncio.Task[object]) -> None:
+        """The task has ended, and the call has not: an async generator with a slot in it, say, that outlives it."""
+        if self.task is task:
+            self.task = None
+
     def settle_cancels(self) -> bool:
         """Take back our own cancels, one `uncancel()` each; True if there were any and no outer one remains."""
         task, extras = self.task, self.extras

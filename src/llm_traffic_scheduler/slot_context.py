@@ -44,6 +44,9 @@ class SlotContext:
             if verdict is not None:
                 raise refusal(call.home, call, verdict)
         call.home.begin(call)
+        if call.task is not None:
+            # It would keep its exception, that its frames, and those an async generator with this very block in it.
+            call.task.add_done_callback(call.forget_task)
         self._token = active.set(call)
         self._call = call
         return slot_of(call)
@@ -55,6 +58,8 @@ class SlotContext:
         if call is None or token is None:
             raise SchedulerMisuse("a slot() block is left once, after it was entered: write `async with`")
         leave_block(call, token)
+        if call.task is not None:
+            call.task.remove_done_callback(call.forget_task)
         if error is None:
             call.home.complete(call)
         elif call.home.fail(call, error):

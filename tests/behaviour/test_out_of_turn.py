@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -272,3 +273,33 @@ def test_calls_in_lent_slots_end_for_the_scheduler_with_the_loop_that_was_left()
     totals = account(scheduler, "batch")
     assert (totals.completed, totals.cancelled) == (1, 1)
     scheduler.check()
+
+
+async def test_an_async_generator_kept_by_the_failure_of_its_consumer_gives_its_slot_back() -> None:
+    scheduler = make_scheduler()
+
+    async def stream() -> AsyncGenerator[int, None]:
+        async with scheduler.slot("batch"):
+            yield 1
+
+    async def consumer() -> None:
+        numbers = stream()
+        async for _ in numbers:
+            raise ZeroDivisionError
+
+    task = asyncio.create_task(consumer())
+    await asyncio.wait([task])
+    assert isinstance(task.exception(), ZeroDivisionError)
+    del task
+    gc.collect()
+    await settle()
+
+    await assert_whole(scheduler)
+
+
+async def test_a_task_with_many_slot_blocks_keeps_none_of_them() -> None:
+    scheduler = make_scheduler()
+    for _ in range(10):
+        async with scheduler.slot("batch"):
+            pass
+    assert "forget_task" not in repr(asyncio.current_task())
