@@ -12,6 +12,8 @@ from llm_traffic_scheduler import (
     CallFinished,
     Decision,
     FixedPolicy,
+    QueueFull,
+    QueueTimeout,
     RunTimeout,
     SchedulerMisuse,
     Slot,
@@ -748,4 +750,29 @@ async def test_released_of_the_module_is_that_of_the_current_slot_and_nothing_ou
     assert await scheduler.submit("batch", work) == (0, 0, 0, 1)
     async with released():
         pass
+    await assert_whole(scheduler)
+
+
+async def test_a_call_that_comes_back_is_not_in_the_numbers_of_a_full_queue() -> None:
+    scheduler = make_scheduler(max_queued_batch=1, policy=FixedPolicy(1))
+
+    async def agent() -> None:
+        async with released():
+            await asyncio.sleep(1)
+
+    back = start(scheduler.submit("batch", agent))
+    await settle()
+    other = hold(scheduler, "batch")
+    await asyncio.sleep(2)
+    with pytest.raises(QueueTimeout):  # there was room to wait: it had no time to
+        await scheduler.submit("batch", noop, queue_timeout=0)
+
+    waiting = start(scheduler.submit("batch", noop))
+    await settle()
+    with pytest.raises(QueueFull, match="holds 1 of 1 calls") as refusal:
+        await scheduler.submit("batch", noop)
+
+    assert (refusal.value.queued, refusal.value.limit) == (1, 1)
+    other.release()
+    await asyncio.gather(back, waiting)
     await assert_whole(scheduler)
