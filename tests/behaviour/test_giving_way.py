@@ -177,6 +177,35 @@ async def test_should_yield_says_what_a_checkpoint_would_do() -> None:
         each.release()
 
 
+async def test_a_lent_slot_is_not_the_guests_to_give_and_should_yield_says_so() -> None:
+    scheduler = three_slots()
+    slots: list[Slot] = []
+
+    async def inner() -> float:
+        slot = current_slot()
+        assert slot is not None
+        slots.append(slot)
+        await asyncio.sleep(1)
+        await slot.checkpoint()
+        return now()
+
+    async def parent() -> float:
+        return await asyncio.create_task(scheduler.submit("batch", inner))
+
+    held = [*await people(scheduler, 1), hold(scheduler, "batch")]
+    task = start(scheduler.submit("batch", parent))
+    await settle()
+    held += await people(scheduler, 1)
+
+    assert not slots[0].should_yield
+    assert await task == 1.0
+
+    for each in held:
+        each.release()
+    await scheduler.drain()
+    await assert_whole(scheduler)
+
+
 async def test_who_gave_way_comes_back_before_those_that_came_later() -> None:
     scheduler = three_slots()
     first = Steps(scheduler, label="first")
