@@ -56,7 +56,8 @@ class QueueFull(Rejected):
     """As many calls of this kind wait as `max_queued_interactive` or `max_queued_batch` allows.
 
     Attributes:
-        queued: calls of this kind that waited at that moment.
+        queued: calls of this kind that waited at that moment and count against the bound: not those inside of others,
+            nor those that had given their slot up and waited to come back.
         limit: the bound in force.
     """
 

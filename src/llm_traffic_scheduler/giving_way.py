@@ -18,6 +18,15 @@ __all__ = ["Released", "checkpoint", "should_yield"]
 
 
 def should_yield(call: Call) -> bool:
+    """A checkpoint would give the slot up: it is the call's own to give, and somebody needs it more."""
+    if call.state != RUNNING or _lent_out(call):
+        return False
+    outermost = _outermost(call)
+    lent = outermost.nesting is not None and outermost.nesting.lender is not None
+    return not lent and _needed_more(outermost)
+
+
+def _needed_more(call: Call) -> bool:
     """Interactive work waits for room, or more batch calls run than may; and enough of them would be left."""
     admission = call.home.admission
     running = len(admission.batch_running)
@@ -35,12 +44,10 @@ async def checkpoint(call: Call) -> None:
     if call.state != RUNNING:
         return
     _own_task(call, "checkpoint")
-    owner = _base(call)
-    shares = owner.nesting is not None and owner.nesting.lender is not None
-    if shares or _lent_out(call) or not should_yield(owner):
-        return
-    _step_aside(owner)
-    await _come_back(owner)
+    if should_yield(call):
+        outermost = _outermost(call)
+        _step_aside(outermost)
+        await _come_back(outermost)
 
 
 class Released:
@@ -49,11 +56,11 @@ class Released:
     Cancellation: inside the block and on the way out of it the call ends without a slot.
     """
 
-    __slots__ = ("_call", "_owner")
+    __slots__ = ("_call", "_outermost")
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._owner: Call | None = None
+        self._outermost: Call | None = None
 
     async def __aenter__(self) -> None:
         call = self._call
@@ -62,20 +69,20 @@ class Released:
         _own_task(call, "released")
         if _lent_out(call):
             return  # it does not lie idle: a call inside of this one uses it
-        self._owner = owner = _base(call)
-        _step_aside(owner)
+        self._outermost = outermost = _outermost(call)
+        _step_aside(outermost)
         call.home.settle(call.home.clock())
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        owner, self._owner = self._owner, None
-        if owner is None or owner.state != AWAY:
+        outermost, self._outermost = self._outermost, None
+        if outermost is None or outermost.state != AWAY:
             return
         if error is None or isinstance(error, Exception):
-            await _come_back(owner)
+            await _come_back(outermost)
         else:
-            owner.home.quit(owner, error)
+            outermost.home.quit(outermost, error)
 
 
 def _own_task(call: Call, what: str) -> None:
@@ -86,16 +93,16 @@ def _own_task(call: Call, what: str) -> None:
         )
 
 
-def _base(call: Call) -> Call:
+def _outermost(call: Call) -> Call:
     """The outermost call that shares the slot and the task: what it waits for, all of them wait for."""
     while call.nesting is not None and (lender := call.nesting.lender) is not None and lender.task is call.task:
         call = lender
     return call
 
 
-def _sharing(owner: Call) -> list[Call]:
-    """The calls that share the slot and the task, from `owner` inwards."""
-    found = [owner]
+def _sharing(outermost: Call) -> list[Call]:
+    """The calls that share the slot and the task, from `outermost` inwards."""
+    found = [outermost]
     while (nesting := found[-1].nesting) is not None and nesting.guest is not None:
         found.append(nesting.guest)
     return found
@@ -105,44 +112,44 @@ def _lent_out(call: Call) -> bool:
     return call.nesting is not None and call.nesting.guest is not None
 
 
-def _step_aside(owner: Call) -> None:
+def _step_aside(outermost: Call) -> None:
     """Leave the slot. A lent one goes back to its lender, one of its own to the scheduler."""
-    home = owner.home
+    home = outermost.home
     now = home.clock()
-    for each in _sharing(owner):
+    for each in _sharing(outermost):
         extras = each.more()
         waited, each.queued_at = each.waited(now), now
         extras.waited_before = waited  # from here on `queued_at` is read, also by other threads
         extras.run_left -= now - each.started_at
         extras.stop_timer()
         each.state = AWAY
-    if owner.nesting is None or owner.nesting.lender is None:
-        home.admission.give_up(owner)
+    if outermost.nesting is None or outermost.nesting.lender is None:
+        home.admission.give_up(outermost)
     else:
-        home.admission.keep_away(owner)
-        nested.give_back(home, owner)
+        home.admission.keep_away(outermost)
+        nested.give_back(home, outermost)
 
 
-async def _come_back(owner: Call) -> None:
+async def _come_back(outermost: Call) -> None:
     """Wait for a slot in the old place.
 
     Cancellation: the calls have no slot from then on, and nothing to give back. So it is if they end meanwhile.
     """
-    home = owner.home
+    home = outermost.home
     now = home.clock()
-    owner.waiter = home.new_waiter()
-    nested.seek_again(home, owner, now)
+    outermost.waiter = home.new_waiter()
+    nested.seek_again(home, outermost, now)
     try:
-        await owner.waiter
+        await outermost.waiter
     except BaseException as error:
-        home.quit(owner, error)
+        home.quit(outermost, error)
         raise
-    if owner.state != RUNNING:  # it has ended meanwhile: an async generator, say, that was closed elsewhere
+    if outermost.state != RUNNING:  # it has ended meanwhile: an async generator, say, that was closed elsewhere
         return
     # Fewer than before, if one has ended meanwhile; and the slot may already be lent to a child task's call.
-    sharing = [owner, *(each for each in _sharing(owner) if each.state == AWAY)]
+    sharing = [outermost, *(each for each in _sharing(outermost) if each.state == AWAY)]
     for each in sharing:
-        each.state, each.queued_at, each.started_at = RUNNING, now, owner.started_at
+        each.state, each.queued_at, each.started_at = RUNNING, now, outermost.started_at
         extras = each.more()
         if extras.verdict is None:
             home.start_run_timer(each, extras)

@@ -47,7 +47,7 @@ def turned_away(home: Dispatcher, call: Call, now: float) -> Rejected:
     """Count a call that could not even wait; returns what to raise."""
     call.started_at = now
     bound = home.admission.bound(call.interactive)
-    full = bound is not None and _queued(home, call) >= bound and call.nesting is None
+    full = bound is not None and home.admission.newcomers(call.interactive) >= bound and call.nesting is None
     verdict = Verdict.FULL if full else Verdict.TIMEOUT
     error = refusal(home, call, verdict)  # before a listener can change the numbers
     _count(home, call, verdict, now)
@@ -66,13 +66,13 @@ def refusal(home: Dispatcher, call: Call, verdict: Verdict) -> Rejected:
             kind=kind,
         )
     if verdict is Verdict.FULL:
-        bound = admission.bound(call.interactive)
+        bound, newcomers = admission.bound(call.interactive), admission.newcomers(call.interactive)
         assert bound is not None
         return QueueFull(
-            f"no room for the {call.title}: the {kind} queue of scheduler {home.name!r} holds {queued} of {bound} "
+            f"no room for the {call.title}: the {kind} queue of scheduler {home.name!r} holds {newcomers} of {bound} "
             f"calls: try again {_later(retry_after)} or raise max_queued_{kind}",
             kind=kind,
-            queued=queued,
+            queued=newcomers,
             limit=bound,
             retry_after=retry_after,
         )

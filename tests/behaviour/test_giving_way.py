@@ -12,6 +12,8 @@ from llm_traffic_scheduler import (
     CallFinished,
     Decision,
     FixedPolicy,
+    QueueFull,
+    QueueTimeout,
     RunTimeout,
     SchedulerMisuse,
     Slot,
@@ -173,6 +175,35 @@ async def test_should_yield_says_what_a_checkpoint_would_do() -> None:
     assert not any(slot.should_yield for slot in slots)
     for each in held:
         each.release()
+
+
+async def test_a_lent_slot_is_not_the_guests_to_give_and_should_yield_says_so() -> None:
+    scheduler = three_slots()
+    slots: list[Slot] = []
+
+    async def inner() -> float:
+        slot = current_slot()
+        assert slot is not None
+        slots.append(slot)
+        await asyncio.sleep(1)
+        await slot.checkpoint()
+        return now()
+
+    async def parent() -> float:
+        return await asyncio.create_task(scheduler.submit("batch", inner))
+
+    held = [*await people(scheduler, 1), hold(scheduler, "batch")]
+    task = start(scheduler.submit("batch", parent))
+    await settle()
+    held += await people(scheduler, 1)
+
+    assert not slots[0].should_yield
+    assert await task == 1.0
+
+    for each in held:
+        each.release()
+    await scheduler.drain()
+    await assert_whole(scheduler)
 
 
 async def test_who_gave_way_comes_back_before_those_that_came_later() -> None:
@@ -748,4 +779,29 @@ async def test_released_of_the_module_is_that_of_the_current_slot_and_nothing_ou
     assert await scheduler.submit("batch", work) == (0, 0, 0, 1)
     async with released():
         pass
+    await assert_whole(scheduler)
+
+
+async def test_a_call_that_comes_back_is_not_in_the_numbers_of_a_full_queue() -> None:
+    scheduler = make_scheduler(max_queued_batch=1, policy=FixedPolicy(1))
+
+    async def agent() -> None:
+        async with released():
+            await asyncio.sleep(1)
+
+    back = start(scheduler.submit("batch", agent))
+    await settle()
+    other = hold(scheduler, "batch")
+    await asyncio.sleep(2)
+    with pytest.raises(QueueTimeout):  # there was room to wait: it had no time to
+        await scheduler.submit("batch", noop, queue_timeout=0)
+
+    waiting = start(scheduler.submit("batch", noop))
+    await settle()
+    with pytest.raises(QueueFull, match="holds 1 of 1 calls") as refusal:
+        await scheduler.submit("batch", noop)
+
+    assert (refusal.value.queued, refusal.value.limit) == (1, 1)
+    other.release()
+    await asyncio.gather(back, waiting)
     await assert_whole(scheduler)

@@ -136,7 +136,8 @@ class Admission(Generic[CallT]):
         elif not queue.ready and not self.tenants.at_bound(call.tenant) and self._room(call):
             return self._pass(call)
         now = call.queued_at = call.started_at = call.submitted  # readers in other threads may look at any time
-        if (bound is not None and queue.size >= bound and self._is_full(call, bound)) or call.deadline <= now:
+        full = bound is not None and queue.size >= bound and self.newcomers(call.interactive) >= bound
+        if full or call.deadline <= now:
             call.state = GONE
             return GONE
         if not queue.size and not call.interactive:
@@ -149,10 +150,10 @@ class Admission(Generic[CallT]):
             self.timed = True
         return QUEUED
 
-    def _is_full(self, call: CallT, bound: int) -> bool:
-        newcomers = (self.interactive_queue if call.interactive else self.batch_queue).size
-        others = self.aside.number(call.interactive, True) + self.aside.number(call.interactive, False)
-        return newcomers - others >= bound
+    def newcomers(self, interactive: bool) -> int:
+        """How many calls of the kind wait and count against its bound: those inside of others, or come back, do not."""
+        aside = self.aside.number(interactive, nested=True) + self.aside.number(interactive, nested=False)
+        return self._queue(interactive).size - aside
 
     def _room(self, call: CallT) -> bool:
         """A slot is free, and its kind may have it."""
