@@ -43,9 +43,10 @@ def test_the_rate_is_arrivals_over_the_whole_window() -> None:
 
 
 def test_the_percentiles_are_those_of_the_latencies() -> None:
-    reading = make(*[number / 100 for number in range(1, 101)]).read(0.0)
+    # Cubes: neighbours are further apart than a bucket is wide.
+    reading = make(*[(number / 100) ** 3 for number in range(1, 101)]).read(0.0)
 
-    assert (reading.p50, reading.p95, reading.p99) == (near(0.50), near(0.95), near(0.99))
+    assert (reading.p50, reading.p95, reading.p99) == (near(0.50**3), near(0.95**3), near(0.99**3))
     assert reading.p95_finished == reading.p95_sampled == reading.p95
     assert reading.sample_count == 100
 
@@ -65,6 +66,16 @@ def test_unfinished_calls_join_the_percentiles_at_their_age_but_not_those_of_the
     assert reading.p95_finished == near(1.0)
     assert reading.sample_count == 10
     assert metrics.read(0.0).p95 == near(1.0)
+
+
+def test_with_unfinished_calls_each_percentile_is_the_one_it_is_called() -> None:
+    latencies = [(number / 100) ** 3 for number in range(1, 101)]
+    ages = latencies[80:]
+
+    reading = make(*latencies[:80]).read(0.0, ages[::-1])
+
+    assert (reading.p50, reading.p95, reading.p99) == (near(0.50**3), 0.95**3, 0.99**3)
+    assert reading.p95_finished == near(0.76**3)
 
 
 def test_one_old_call_among_many_that_complete_does_not_rule_the_p95() -> None:

@@ -47,6 +47,13 @@ def test_the_value_kept_is_the_one_just_before_the_last_success_left() -> None:
     assert metrics.read(11.5).p95 == near(4.0)
 
 
+def test_the_value_kept_of_many_is_their_p95() -> None:
+    metrics = make(*[(number / 100) ** 3 for number in range(1, 101)])
+    metrics.failed(5.0, 0.01, counts=False)
+
+    assert metrics.read(11.0).p95 == near(0.95**3)
+
+
 def test_a_failure_that_lasted_longer_than_the_value_kept_raises_it() -> None:
     metrics = make(4.0)
     metrics.failed(5.0, 7.0, counts=True)
