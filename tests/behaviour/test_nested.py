@@ -576,6 +576,7 @@ async def test_a_call_inside_never_uses_the_slot_of_one_beyond_its_own_tasks_run
         child = asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 2))
         await settle()
         other.release()
+        await settle()
         with pytest.raises(RunTimeout):
             await scheduler.submit("interactive", middle, run_timeout=3)
         await child
