@@ -583,6 +583,6 @@ async def test_a_call_inside_never_uses_the_slot_of_one_beyond_its_own_tasks_run
         return current_slot() is not None
 
     assert await scheduler.submit("interactive", outer)
-    assert account(scheduler, "interactive").timed_out == 1
     await asyncio.sleep(10)
+    assert account(scheduler, "interactive").timed_out == 1
     await assert_whole(scheduler)
