@@ -34,6 +34,7 @@ TABLE: Final[dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]] = {
     "batch_run_timeout": ((-1, 0, -0.0, -INF, NAN, *NO_NUMBER), (None, 1, 1.5, INF, HUGE)),
     "max_queued_interactive": ((-1, -HUGE, *NO_COUNT), (None, 0, 1, HUGE)),
     "max_queued_batch": ((-1, -HUGE, *NO_COUNT), (None, 0, 1, HUGE)),
+    "max_running_per_tenant": ((-1, 0, -HUGE, *NO_COUNT), (None, 1, HUGE)),
     "batch_starvation_timeout": ((-1, -INF, NAN, *NO_NUMBER), (None, 0, 1.5, INF, HUGE)),
     "close_timeout": ((-1, -INF, NAN, *NO_NUMBER), (None, 0, 1.5, INF, HUGE)),
     "name": ((-1, 0, 1.5, NAN, INF, True, None, HUGE, b"x", []), ("", "gateway")),
