@@ -228,7 +228,7 @@ class Admission(Generic[CallT]):
         del self.away[call]
         call.queued_at, call.deadline, call.state = now, _NEVER, QUEUED
         self.aside[call] = False
-        queue = self.interactive_queue if call.interactive else self.batch_queue
+        queue = self._queue(call.interactive)
         if not queue.size and not call.interactive:
             self._waiting_since = now
         if not queue.push(call, call.priority, call.number):
