@@ -90,8 +90,8 @@ class Extras:
         self.tenant = tenant
         self.run_timeout = self.run_left = run_timeout
         self.run_timer: asyncio.TimerHandle | None = None
-        self.own_cancels = 0
-        self.verdict: Verdict | None = None
+        self.own_cancels = 0  # sent by us and not taken back yet
+        self.verdict: Verdict | None = None  # why we sent them
         self.slot: Slot | None = None
         # Seconds in the queue until it last gave its slot up; None: it never did.
         self.waited_before: float | None = None
@@ -151,7 +151,7 @@ class Call:
     queued_at: float
     started_at: float
     # Set when the call begins to run.
-    base: int
+    base: int  # `task.cancelling()` then: where it is above this in the end, the caller cancels too
 
     @property
     def kind(self) -> str:

@@ -68,7 +68,7 @@ def refuse_unknown(options: CallOptions) -> None:
     if unknown := sorted(options.keys() - CallOptions.__annotations__.keys()):
         close = get_close_matches(unknown[0], CallOptions.__annotations__, 1)
         raise TypeError(
-            f"unknown option {unknown[0]!r}{f', did you mean {close[0]!r}?' if close else ''} A call takes "
+            f"unknown option {unknown[0]!r}{f', did you mean {close[0]!r}?' if close else ':'} a call takes "
             f"{', '.join(CallOptions.__annotations__)}; for keyword arguments of the function itself write a lambda"
         )
 

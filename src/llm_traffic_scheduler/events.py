@@ -40,10 +40,12 @@ class CallQueued:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """The call has a slot; its function runs as soon as its task does.
+    """The call has a slot; its function runs, or goes on, as soon as its task does.
+
+    Told again of a call that gave its slot up and has it back; `CallQueued` is not.
 
     Attributes:
-        waited: seconds from submit to the slot.
+        waited: seconds in the queue so far, as `Slot.waited`.
     """
 
     at: float
@@ -58,8 +60,8 @@ class CallFinished:
 
     Attributes:
         outcome: "completed", "failed", "cancelled" (close() and any CancelledError too) or "timed_out" (run_timeout).
-        waited: seconds from submit to the slot, or to the end if it got none.
-        ran: seconds with the slot, 0.0 if it got none.
+        waited: seconds in the queue, as `Slot.waited`; to the end if it got no slot.
+        ran: seconds since it got the slot it has had last; 0.0 if it ended without one.
         first_token: seconds from submit to `slot.first_token()`, None if that was not called.
         tokens: sum of what `slot.tokens(n)` reported.
     """

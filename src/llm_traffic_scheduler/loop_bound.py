@@ -86,7 +86,7 @@ class LoopBound:
         if call := next((call for call in inside if call.home is self._home and call.state != GONE), None):
             raise SchedulerMisuse(
                 f"{what}() from inside a slot of the same scheduler ({call.title}) would wait for itself: "
-                f"call it from a task that was started outside"
+                "call it from a task that was started outside"
             )
 
     def __reduce__(self) -> NoReturn:

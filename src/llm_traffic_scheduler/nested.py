@@ -206,7 +206,7 @@ def pass_on(home: Dispatcher, host: Call) -> None:
 
 
 def lose(home: Dispatcher, host: Call) -> None:
-    """The host ends while it has no slot, and so do those that shared it in the same task."""
+    """The host ends without its slot, or before it knows that it is back; so do those that shared it in its task."""
     while host.nesting is not None and (guest := host.nesting.guest) is not None and guest.state == AWAY:
         part(guest)
         home.lose(guest)

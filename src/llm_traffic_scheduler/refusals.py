@@ -62,7 +62,7 @@ def refusal(home: Dispatcher, call: Call, verdict: Verdict) -> Rejected:
     kind, waited = call.kind, max(0.0, call.started_at - call.submitted)
     if verdict is Verdict.CLOSED:
         return SchedulerClosed(
-            f"{call.title} of scheduler {home.name!r} waited {waited:.3g} s when that was closed: submit it to another",
+            f"{call.title} had waited {waited:.3g} s when scheduler {home.name!r} was closed: submit it to another",
             kind=kind,
         )
     if verdict is Verdict.FULL:
@@ -109,7 +109,8 @@ def _remedy(call: Call, admission: Admission[Call]) -> str:
     tenants = admission.tenants
     if tenants is not None and tenants.at_bound(call.tenant):
         whose = "calls without a tenant" if call.tenant is None else f"calls of tenant {call.tenant!r}"
-        return f"{tenants.running(call.tenant)} {whose} run, as many as max_running_per_tenant allows"
+        running = tenants.running(call.tenant)
+        return f"{running} {whose} run, as many as max_running_per_tenant allows: raise that, or queue_timeout"
     if kind == "batch" and admission.running < limits.max_concurrency:
         return f"{len(admission.batch_running)} by batch calls, which is their limit now; see explain()"
     return "raise queue_timeout, or submit fewer calls at once"

@@ -153,8 +153,8 @@ class TrafficScheduler(LoopBound):
             QueueFull, QueueTimeout, SchedulerClosed: refused; the function was not called.
             RunTimeout: `run_timeout` ended it.
             CallAborted: close() cancelled it.
-            ConfigError, SchedulerMisuse: the arguments are wrong; nothing was queued. What the function returned cannot
-                be awaited; then it has run.
+            ConfigError, SchedulerMisuse, TypeError: the arguments are wrong; nothing was queued.
+            SchedulerMisuse: what the function returned cannot be awaited; then it has been called.
             Whatever the function raises, unchanged.
         Cancellation: while it waits, the call leaves the queue; while it runs, the function gets the
             cancellation as if awaited directly, and the slot is given back when it has ended.
@@ -266,7 +266,9 @@ class TrafficScheduler(LoopBound):
         return explain(self.snapshot())
 
     def calls(self) -> tuple[CallInfo, ...]:
-        """Every call that runs or waits, those that run first.
+        """Every call that has a slot of its own, has given it up, or waits for one; in this order.
+
+        Calls in a lent slot are not among them, the one whose slot it is stands for them, even if it has ended.
 
         Complexity: O(n log n) in the calls that wait. Threads: any; changes nothing.
         """
@@ -276,6 +278,9 @@ class TrafficScheduler(LoopBound):
         """Call `callback(event)` for every event from now on, after the state is whole.
 
         What it raises is logged once per kind of error and counted. It should be quick: the loop waits for it.
+
+        Raises:
+            SchedulerMisuse: it is no plain function, or another thread than the loop's calls this.
         """
         if not callable(callback):
             raise SchedulerMisuse(f"add_listener() takes a function of one event, got {type(callback).__name__}")
@@ -329,7 +334,11 @@ class TrafficScheduler(LoopBound):
         self._listeners.raise_fatal()
 
     def pause(self, kind: Kind) -> None:
-        """Let nothing of this kind start until `resume(kind)`; what runs goes on."""
+        """Let nothing of this kind start until `resume(kind)`; what runs goes on.
+
+        Raises:
+            ConfigError, SchedulerMisuse: it is no kind.
+        """
         self._own_thread("pause")
         self._set_paused(self._home.admission.paused | {kind_name(kind)})
 
@@ -365,6 +374,7 @@ class TrafficScheduler(LoopBound):
         deadline holds.
 
         Raises:
+            ConfigError: `timeout` is below 0, or `finish_queued` names what is no kind; nothing was closed.
             SchedulerMisuse: called from inside a slot, which would wait for itself.
         Cancellation: the close goes on.
         """

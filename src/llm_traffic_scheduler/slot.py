@@ -41,8 +41,13 @@ class Slot:
         return self._call.label
 
     @property
+    def tenant(self) -> str | None:
+        """Whose call it is: as given, else that of the call or `traffic` block it was made in."""
+        return self._call.tenant
+
+    @property
     def waited(self) -> float:
-        """Seconds the call spent in the queue."""
+        """Seconds the call has spent in the queue: before its first slot, and to get it back after it gave it up."""
         return self._call.waited(self._call.started_at)
 
     def first_token(self) -> None:
@@ -58,11 +63,6 @@ class Slot:
         """
         if count("n", n) and self._call.state == RUNNING:
             self.token_count += n
-
-    @property
-    def tenant(self) -> str | None:
-        """Whose call it is, as given."""
-        return self._call.tenant
 
     @property
     def should_yield(self) -> bool:

@@ -20,7 +20,7 @@ __all__ = ["SlotContext"]
 class SlotContext:
     """Takes a slot on entry and gives it back on every way out. Entered once.
 
-    Cancellation: while it waits the call leaves the queue; inside, the slot is given back at once.
+    Cancellation: while it waits the call leaves the queue; inside, the slot is given back when the block has ended.
     """
 
     __slots__ = ("_admit", "_call", "_token")

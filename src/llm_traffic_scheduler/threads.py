@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["slot_from_thread", "submit_from_thread"]
 
-_LOOK_EVERY: Final = 0.25
+_LOOK_EVERY: Final = 0.25  # seconds
 # A loop stands still for microseconds between two `run_until_complete`, as at the end of `asyncio.run`.
 _LOOKS_UNTIL_GONE: Final = 4
 
@@ -56,7 +56,8 @@ def submit_from_thread(
     `result()`. The loop must be running, and the scheduler must have been used on it.
 
     Raises:
-        ConfigError, SchedulerMisuse: the arguments are wrong, or no loop is there to run the call; nothing was queued.
+        ConfigError, TypeError: the arguments are wrong; nothing was queued.
+        SchedulerMisuse: so they are, or no loop is there to run the call; nothing was queued.
         SchedulerMisuse, from `result()` and `exception()`: they would wait on the loop's own thread, or the loop
             ended before the call did. It counts as ended when it is closed, or has not run for a second; should it go
             on after all, the call is cancelled. `concurrent.futures.wait` and callbacks only hear of an end that
@@ -65,7 +66,7 @@ def submit_from_thread(
         loop cancels its future.
     """
     if not callable(coro_fn):
-        raise not_a_function(coro_fn)
+        raise not_a_function(coro_fn, kind, "submit_from_thread")
     is_interactive(kind, around())
     check_options(kind, options, scheduler._settings)
     visit = _visit(scheduler, "submit_from_thread", kind, options)
@@ -87,8 +88,8 @@ def slot_from_thread(
 
     Raises:
         QueueFull, QueueTimeout, SchedulerClosed, on entering: refused; the block did not run.
-        ConfigError, SchedulerMisuse: as `submit_from_thread`; an end of the loop shows on entering or on leaving, but
-            never in place of an exception of the block's own.
+        ConfigError, TypeError, SchedulerMisuse: as `submit_from_thread`; an end of the loop shows on entering or on
+            leaving, but never in place of an exception of the block's own.
     Cancellation: a KeyboardInterrupt while it waits takes the call out of the queue.
     """
     is_interactive(kind, around())

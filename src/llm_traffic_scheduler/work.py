@@ -29,32 +29,32 @@ def kind_name(kind: Kind) -> Literal["interactive", "batch"]:
     raise bad_kind(kind)
 
 
-def bad_kind(kind: object) -> ConfigError | SchedulerMisuse:
-    """What to raise for a kind that is none."""
+def bad_kind(kind: object, where: str = "submit") -> ConfigError | SchedulerMisuse:
+    """What to raise for a kind that is none; `where` is what was called."""
     if kind is None:
         return SchedulerMisuse('no kind is in force here: give "interactive" or "batch" as the first argument')
     if callable(kind):
         return SchedulerMisuse(
-            f'the kind comes first: write submit("interactive", {getattr(kind, "__qualname__", "function")}, ...)'
+            f'the kind comes first: write {where}("interactive", {getattr(kind, "__qualname__", "function")}, ...)'
         )
     return ConfigError(f'kind must be "interactive" or "batch", got {kind!r}')
 
 
-def not_a_function(coro_fn: object, kind: object = None) -> ConfigError | SchedulerMisuse:
-    """What to raise for work that cannot be called.
+def not_a_function(coro_fn: object, kind: object, where: str = "submit") -> ConfigError | SchedulerMisuse:
+    """What to raise for work that cannot be called; `where` is what was given it.
 
     A coroutine object is closed, so that nothing warns "never awaited".
     """
     if callable(kind) and not inspect.iscoroutine(coro_fn):
-        return bad_kind(kind)
+        return bad_kind(kind, where)
     if inspect.iscoroutine(coro_fn):
         name = coro_fn.__name__
         coro_fn.close()
         return SchedulerMisuse(
-            f'submit() takes a function, got a coroutine object: write submit("batch", {name}, ...), '
-            f'not submit("batch", {name}(...))'
+            f'{where}() takes a function, got a coroutine object: write {where}("batch", {name}, ...), '
+            f'not {where}("batch", {name}(...))'
         )
-    return SchedulerMisuse(f"submit() takes a function that returns an awaitable, got {type(coro_fn).__name__}")
+    return SchedulerMisuse(f"{where}() takes a function that returns an awaitable, got {type(coro_fn).__name__}")
 
 
 def check_awaitable(value: object, coro_fn: object) -> None:

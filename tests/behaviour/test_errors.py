@@ -128,8 +128,8 @@ async def test_a_message_says_what_where_the_numbers_and_what_to_do() -> None:
         "calls: try again later or raise max_queued_interactive",
         "RunTimeout": "batch call 'embed' of scheduler 'default' ran longer than 1.5 s: raise run_timeout, or let the "
         "call do less",
-        "closed while it waited": "batch call 'nightly' of scheduler 'default' waited 4 s when that was closed: submit "
-        "it to another",
+        "closed while it waited": "batch call 'nightly' had waited 4 s when scheduler 'default' was closed: submit it "
+        "to another",
         "SchedulerClosed": "scheduler 'default' is closed: it takes no new calls; make a new one",
         "CallAborted": "interactive call 'b' had not ended when close() of scheduler 'default' ran out of time: give "
         "close() a longer timeout",

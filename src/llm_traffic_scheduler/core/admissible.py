@@ -5,6 +5,7 @@ Floor: ground.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -61,6 +62,20 @@ class Aside(dict[CallT, bool]):
     def __setitem__(self, call: CallT, nested: bool) -> None:
         super().__setitem__(call, nested)
         self._numbers[call.interactive, nested] += 1
+
+    def came_back(self, call: CallT) -> bool:
+        """The call waits, and had started before."""
+        return self.get(call) is False
+
+    def up_to_newcomer(self, waiting: Iterable[CallT]) -> Iterator[CallT]:
+        """Of calls that wait, the only ones that may be the oldest, or have waited longest.
+
+        Those that came back stand in front, in no order; behind the first other one, all came later. Threads: any.
+        """
+        for call in waiting:
+            yield call
+            if not self.came_back(call):
+                return
 
     def drop(self, call: CallT) -> None:
         """Take the call out, if it is there."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 from .admissible import Admissible, Aside, BatchLimit, Limits
-from .arrival_order import SLACK, ArrivalOrder
+from .arrival_order import ArrivalOrder
 from .fair_queue import AnyQueue, FairQueue, RunningItems
 from .priority_queue import PriorityQueue
 from .running_tenants import RunningTenants
@@ -228,11 +228,11 @@ class Admission(Generic[CallT]):
         del self.away[call]
         call.queued_at, call.deadline, call.state = now, _NEVER, QUEUED
         self.aside[call] = False
-        queue = self.interactive_queue if call.interactive else self.batch_queue
+        queue = self._queue(call.interactive)
         if not queue.size and not call.interactive:
             self._waiting_since = now
         if not queue.push(call, call.priority, call.number):
-            self._stragglers(call.interactive).appendleft(call)  # it came before most others
+            self._stragglers(call.interactive).appendleft(call)  # where `up_to_newcomer` looks
 
     def leave(self, call: CallT) -> None:
         """A call that gave its slot up ends without one."""
@@ -331,12 +331,8 @@ class Admission(Generic[CallT]):
     @property
     def counts(self) -> tuple[int, int, int, int]:
         """Interactive running and queued, batch running and queued."""
-        return (
-            len(self.interactive_running),
-            len(self.interactive_queue),
-            len(self.batch_running),
-            len(self.batch_queue),
-        )
+        interactive, batch = len(self.interactive_running), len(self.batch_running)
+        return interactive, self.interactive_queue.size, batch, self.batch_queue.size
 
     def next_look(self, now: float) -> float:
         """When to call `expire` and `fill` although nothing happens; infinity if there is no need.
@@ -351,15 +347,15 @@ class Admission(Generic[CallT]):
 
     def oldest_wait(self, interactive: bool, now: float) -> float:
         """Seconds that the call of this kind that has waited longest has waited; 0.0 if none waits."""
-        queue = self.interactive_queue if interactive else self.batch_queue
-        heads = next(queue.in_run(), None), self._stragglers(interactive).oldest()
-        return max((max(0.0, now - call.queued_at) for call in heads if call is not None), default=0.0)
+        ranks = self._queue(interactive).in_run(), self._stragglers(interactive).live()
+        return max([0.0, *(now - call.queued_at for rank in ranks for call in self.aside.up_to_newcomer(rank))])
 
     def oldest_unfinished(self, now: float) -> float:
         """Age of the oldest observed interactive call that has not ended; 0.0 if there is none."""
         submitted = [call.submitted for call in list(self.interactive_running) if call.observed]
         for waiting in (self.interactive_queue.in_run(), self._interactive_stragglers.live()):
-            submitted += next(([call.submitted] for call in waiting if call.observed), [])
+            observed = (call for call in waiting if call.observed)
+            submitted += [call.submitted for call in self.aside.up_to_newcomer(observed)]
         return max(0.0, now - min(submitted, default=now))
 
     def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
@@ -378,10 +374,12 @@ class Admission(Generic[CallT]):
         for waiting in (self.interactive_queue.in_run(), self._interactive_stragglers.live()):
             for call in waiting:
                 if call.observed:
-                    if not now - call.submitted > older_than:
-                        next_submitted = min(next_submitted, call.submitted)
+                    if now - call.submitted > older_than:
+                        ages.append(now - call.submitted)
+                        continue
+                    next_submitted = min(next_submitted, call.submitted)
+                    if not self.aside.came_back(call):
                         break  # those behind it came later
-                    ages.append(now - call.submitted)
         ages.sort(reverse=True)
         return ages, next_submitted
 
@@ -439,7 +437,7 @@ class Admission(Generic[CallT]):
         for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
             stragglers = self._stragglers(interactive)
             assert {*queue.in_run(), *stragglers.live()} == set(queue)
-            assert len(stragglers) <= 2 * len(queue) + 2 * SLACK
+            assert len(stragglers) <= 2 * len(queue) + 1
 
     def check_conserving(self, now: float) -> None:
         """Assert that no call that may run is waiting; for tests, after `expire` and `fill`."""

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-__all__ = ["SLACK", "ArrivalOrder", "Waiting"]
-
-SLACK: Final = 64
-"""Items that have left may stay until they outnumber those that wait by more than this."""
+__all__ = ["ArrivalOrder", "Waiting"]
 
 
 class Waiting(Protocol):
@@ -30,10 +27,10 @@ class ArrivalOrder(deque[ItemT]):
     """Items in the order they were appended; those that no longer wait are skipped, and swept up later.
 
     A deque, so that `append` is as cheap as it gets; whoever changes something calls `sweep` as
-    soon as there are more than twice as many items as wait, and `SLACK`.
+    soon as there may be more than twice as many items as wait.
 
-    Complexity: `append` O(1), `sweep` O(1) amortised; `oldest` as many steps as items at the
-    front have left since the last sweep.
+    Complexity: `append` O(1), `sweep` O(1) amortised; the first of `live` as many steps as items at
+    the front have left since the last sweep.
     """
 
     __slots__ = ()
@@ -50,7 +47,3 @@ class ArrivalOrder(deque[ItemT]):
     def live(self) -> Iterator[ItemT]:
         """The items that still wait. Changes nothing."""
         return (item for item in self if item.waiting)
-
-    def oldest(self) -> ItemT | None:
-        """The first that still waits, None if none does. Changes nothing."""
-        return next(self.live(), None)

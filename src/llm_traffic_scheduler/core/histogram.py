@@ -27,7 +27,7 @@ _INFINITE: Final = 255
 _NEGATIVE: Final = 256 * _STEPS
 _UPPER: Final = 1 if byteorder == "little" else 0
 _STRIDE: Final = 11  # about the square root of the steps: a search by whole strides, then one by one
-_FEW: Final = 8
+_FEW: Final = 8  # buckets changed at once, up to which it pays to carry on what was found
 
 
 def count(latencies: Sequence[float]) -> dict[int, int]:

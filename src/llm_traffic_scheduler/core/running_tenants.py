@@ -28,6 +28,8 @@ class Sharing(Protocol):
 class RunningTenants:
     """How many calls each tenant runs, in all queues that share this, and the bound on it.
 
+    Complexity: `started` and `ended` O(1), and what `reconsider` costs each queue where the bound is reached or left;
+    `number_at_bound` O(t) for t tenants that run something.
     Threads: one owns it.
     """
 
@@ -70,21 +72,21 @@ class RunningTenants:
 
     def started(self, tenant: str | None) -> None:
         """The tenant runs one call more."""
-        free = not self.at_bound(tenant)
+        was_at_bound = self.at_bound(tenant)
         self._counts[tenant] = self._counts.get(tenant, 0) + 1
-        if free and self.at_bound(tenant):
+        if not was_at_bound and self.at_bound(tenant):
             self._tell(tenant)
 
     def ended(self, tenant: str | None) -> None:
         """The tenant runs one call less."""
-        bound = self.at_bound(tenant)
+        was_at_bound = self.at_bound(tenant)
         self._counts[tenant] -= 1
         if not self._counts[tenant]:
             del self._counts[tenant]
             self._shed += 1
             if self._shed > len(self._counts) + _SLACK:
                 self._counts, self._shed = dict(self._counts), 0  # a dict that shrinks keeps its room
-        if bound and not self.at_bound(tenant):
+        if was_at_bound and not self.at_bound(tenant):
             self._tell(tenant)
 
     def _tell(self, tenant: str | None) -> None:

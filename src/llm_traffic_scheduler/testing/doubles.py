@@ -45,6 +45,7 @@ def hold(scheduler: TrafficScheduler, n: int = 1) -> HeldSlots:
             ...
 
     Raises:
+        ConfigError: `n` is no whole number of at least 1.
         SchedulerMisuse: fewer than `n` slots are free, "interactive" is paused, or no loop runs; nothing was taken.
         SchedulerClosed: the scheduler is closed.
     """

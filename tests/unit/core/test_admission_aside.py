@@ -117,3 +117,37 @@ def test_batch_that_comes_back_to_an_empty_queue_starves_from_then_on() -> None:
     assert release(admission, chat, 129.0) == [second]
     arrive(admission, Job(submitted=129.0))
     assert release(admission, first, 130.0) == [nightly]
+
+
+@pytest.mark.parametrize("tenant", [None, "acme"])
+@pytest.mark.parametrize("interactive", [True, False])
+def test_one_that_comes_back_hides_nobody_who_has_waited_longer(interactive: bool, tenant: str | None) -> None:
+    admission = make_admission()
+    first, second = Job(interactive, tenant=tenant), Job(interactive, submitted=1.0, tenant=tenant)
+    arrive(admission, first)
+    occupy(admission)
+    admission.give_up(first)
+    arrive(admission, Job(submitted=1.0))
+    arrive(admission, Job(interactive, priority=9, submitted=1.0, tenant=tenant))
+    arrive(admission, second)
+
+    admission.come_back(first, 50.0)
+
+    assert admission.oldest_wait(interactive, 60.0) == 59.0
+    admission.check()
+
+
+def test_whoever_came_back_last_hides_no_older_call_from_the_window() -> None:
+    admission = make_admission()
+    old, young = Job(), Job(submitted=50.0)
+    arrive(admission, old, young)
+    for job in (old, young):
+        admission.give_up(job)
+    arrive(admission, *[Job(submitted=55.0, priority=9) for _ in range(3)])
+
+    admission.come_back(old, 60.0)
+    admission.come_back(young, 61.0)
+
+    assert admission.oldest_unfinished(70.0) == 70.0
+    assert admission.unfinished(70.0, 30.0) == ([70.0], 50.0)
+    admission.check()

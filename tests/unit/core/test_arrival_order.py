@@ -28,7 +28,6 @@ def seat(number: int, *, left: int = 0) -> tuple[ArrivalOrder[Guest], list[Guest
 def test_the_oldest_is_the_first_that_still_waits() -> None:
     order, guests = seat(4, left=2)
 
-    assert order.oldest() is guests[2]
     assert list(order.live()) == guests[2:]
 
 
@@ -36,13 +35,12 @@ def test_the_oldest_is_the_first_that_still_waits() -> None:
 def test_nobody_is_oldest_when_nobody_waits(number: int) -> None:
     order, _ = seat(number, left=number)
 
-    assert order.oldest() is None
+    assert list(order.live()) == []
 
 
 def test_looking_changes_nothing() -> None:
     order, guests = seat(10, left=9)
 
-    order.oldest()
     list(order.live())
 
     assert list(order) == guests
