@@ -16,6 +16,7 @@ from llm_traffic_scheduler import (
     SchedulerMisuse,
     TrafficScheduler,
     current_slot,
+    traffic,
 )
 from llm_traffic_scheduler.call import Call, active, lineage
 from tests.behaviour.doors import assert_whole, start
@@ -46,6 +47,23 @@ async def test_a_call_in_the_same_task_runs_in_the_slot_of_the_one_around_it(kin
         return await scheduler.submit("interactive", child)
 
     assert await scheduler.submit(kind, parent) == ((2, 0) if kind == "interactive" else (1, 1))
+    other.release()
+    await other.task
+    await assert_whole(scheduler)
+
+
+async def test_a_traffic_block_between_two_calls_does_not_part_them() -> None:
+    scheduler = make_scheduler()
+    (other,) = await full(scheduler)
+
+    async def child() -> tuple[int, int]:
+        return running_in(scheduler)
+
+    async def parent() -> tuple[int, int]:
+        with traffic("batch"):
+            return await scheduler.submit(None, child, queue_timeout=0)
+
+    assert await scheduler.submit("interactive", parent) == (2, 0)
     other.release()
     await other.task
     await assert_whole(scheduler)
