@@ -69,6 +69,29 @@ async def test_a_traffic_block_between_two_calls_does_not_part_them() -> None:
     await assert_whole(scheduler)
 
 
+async def test_a_child_that_got_a_slot_of_its_own_wants_that_of_its_parent_no_more() -> None:
+    scheduler = make_scheduler()
+    (other,) = await full(scheduler)
+
+    async def parent() -> None:
+        call = active.get()
+        assert isinstance(call, Call)
+        async with asyncio.TaskGroup() as children:
+            for seconds in (9.0, 1.0):  # the first in the parent's slot, the second waits
+                children.create_task(scheduler.submit("interactive", asyncio.sleep, seconds))
+            await settle()
+            assert call.nest().wanting
+            other.release()
+            await asyncio.sleep(0.5)
+            assert running_in(scheduler) == (2, 0)
+            assert not call.nest().wanting
+
+    await scheduler.submit("interactive", parent)
+
+    assert account(scheduler, "interactive").completed == 3
+    await assert_whole(scheduler)
+
+
 async def test_nested_calls_as_deep_as_one_likes_take_one_slot() -> None:
     scheduler = make_scheduler()
 
