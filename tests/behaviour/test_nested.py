@@ -17,6 +17,7 @@ from llm_traffic_scheduler import (
     SchedulerMisuse,
     TrafficScheduler,
     current_slot,
+    traffic,
 )
 from llm_traffic_scheduler.call import Call, active, lineage
 from tests.behaviour.doors import assert_whole, start
@@ -50,6 +51,46 @@ async def test_a_call_in_the_same_task_runs_in_the_slot_of_the_one_around_it(kin
     assert await scheduler.submit(kind, parent) == ((2, 0) if kind == "interactive" else (1, 1))
     other.release()
     await other.task
+    await assert_whole(scheduler)
+
+
+async def test_a_traffic_block_between_two_calls_does_not_part_them() -> None:
+    scheduler = make_scheduler()
+    (other,) = await full(scheduler)
+
+    async def child() -> tuple[int, int]:
+        return running_in(scheduler)
+
+    async def parent() -> tuple[int, int]:
+        with traffic("batch"):
+            return await scheduler.submit(None, child, queue_timeout=0)
+
+    assert await scheduler.submit("interactive", parent) == (2, 0)
+    other.release()
+    await other.task
+    await assert_whole(scheduler)
+
+
+async def test_a_child_that_got_a_slot_of_its_own_wants_that_of_its_parent_no_more() -> None:
+    scheduler = make_scheduler()
+    (other,) = await full(scheduler)
+
+    async def parent() -> None:
+        call = active.get()
+        assert isinstance(call, Call)
+        async with asyncio.TaskGroup() as children:
+            for seconds in (9.0, 1.0):  # the first in the parent's slot, the second waits
+                children.create_task(scheduler.submit("interactive", asyncio.sleep, seconds))
+            await settle()
+            assert call.nest().wanting
+            other.release()
+            await asyncio.sleep(0.5)
+            assert running_in(scheduler) == (2, 0)
+            assert not call.nest().wanting
+
+    await scheduler.submit("interactive", parent)
+
+    assert account(scheduler, "interactive").completed == 3
     await assert_whole(scheduler)
 
 
