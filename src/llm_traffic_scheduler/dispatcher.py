@@ -242,7 +242,7 @@ class Dispatcher:
 
         An outer cancel wins over ours, and a result or an exception of the call's own over both.
         """
-        if isinstance(error, GeneratorExit) and call.task is not running_task():
+        if isinstance(error, GeneratorExit) and (call.task is None or call.task is not running_task()):
             # The garbage collector closes the coroutine, in whatever thread and context it happens to run.
             self.post_reap(call)
             return False

@@ -214,10 +214,11 @@ def test_cancelling_costs_the_same_among_a_hundred_thousand_timers_as_among_ten(
         loop = asyncio.get_running_loop()
         for number in range(among):
             loop.call_later(HOUR + number, int)
-        began = time.perf_counter()
+        gc.collect()
+        began = time.process_time()
         for _ in range(30_000):
             loop.call_later(1, int).cancel()
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     few, many = run_virtual(seconds_to_cancel(among=10)), run_virtual(seconds_to_cancel(among=100_000))
 
