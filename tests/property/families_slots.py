@@ -74,10 +74,12 @@ def _check_links(call: Call) -> None:
 
 
 def _check_waiting(home: Dispatcher, call: Call) -> None:
-    """It waits for the slot of every call around it that goes on."""
+    """It waits for the slots of those around it that go on, up to the first that may be of its own task."""
     hosts = () if call.nesting is None else call.nesting.hosts
     for host in hosts:
         assert host.nesting is not None
         assert call in host.nesting.wanting
     around = [each for each in lineage(call.parent) if isinstance(each, Call) and each.home is home]
-    assert call.left or {each for each in around if each.state in (RUNNING, QUEUED, AWAY)} <= set(hosts), call
+    living = [each for each in around if each.state in (RUNNING, QUEUED, AWAY)]
+    wanted = [each for each in living if each in hosts]
+    assert call.left or (wanted == living[: len(wanted)] and bool(wanted) == bool(living)), call
