@@ -47,12 +47,3 @@ def test_the_rate_forgets_how_it_was_a_window_ago() -> None:
         rate.mark(tenth / 10, (started, 0))
 
     assert rate.seconds_for(10, 30.0, (started, 0), 0) == pytest.approx(1.0, rel=0.02)
-
-
-def test_at_most_one_reading_is_wanted_per_hundredth_of_the_window() -> None:
-    rate = DrainRate(10.0, 5.0, (0, 0))
-    assert rate.next_mark == pytest.approx(5.1)
-
-    rate.mark(7.0, (1, 0))
-
-    assert rate.next_mark == pytest.approx(7.1)
