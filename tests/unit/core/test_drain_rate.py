@@ -1,4 +1,4 @@
-"""How long a queue takes to move up, from what has started lately.
+"""How long a queue takes to move up, from what has ended lately.
 
 Keeps the core's part of promise 21 of SEMANTICS.md: `retry_after` is estimated from the drain rate.
 """
@@ -10,17 +10,17 @@ import pytest
 from llm_traffic_scheduler.core.drain_rate import DrainRate
 
 
-def test_nothing_is_known_before_anything_has_started() -> None:
+def test_nothing_is_known_before_anything_has_ended() -> None:
     rate = DrainRate(10.0, 0.0, (0, 0))
 
     assert rate.seconds_for(5, 0.0, (0, 0), 0) is None
     assert rate.seconds_for(5, 3.0, (0, 0), 0) is None
 
 
-def test_the_time_follows_from_the_starts_since_the_last_reading() -> None:
+def test_the_time_follows_from_the_ends_since_the_last_reading() -> None:
     rate = DrainRate(10.0, 100.0, (7, 0))
 
-    # Eight starts in two seconds: a queue of twelve takes three.
+    # Eight ends in two seconds: a queue of twelve takes three.
     assert rate.seconds_for(12, 102.0, (15, 0), 0) == 3.0
 
 
