@@ -217,6 +217,7 @@ class Dispatcher:
             self.let_go(call, outcome)
         else:
             call.state, nesting.outcome = LENT_ON, outcome
+            call.observed = False  # it has been sampled, and has ended: its age is no news
 
     def let_go(self, call: Call, outcome: Outcome) -> None:
         """A call that has ended, and those inside it too, leaves its slot to whoever is next."""

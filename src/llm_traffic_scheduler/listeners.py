@@ -59,10 +59,10 @@ class Listeners:
         "_fatal",
         "_flushing",
         "_logged",
-        "name",
         "_queue",
         "callbacks",
         "listener_faults",
+        "name",
         "policy_faults",
     )
 

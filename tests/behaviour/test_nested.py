@@ -364,6 +364,25 @@ async def test_a_full_queue_does_not_refuse_nested_calls() -> None:
     assert now() == 3.0
 
 
+async def test_a_call_that_has_ended_is_no_unfinished_sample_although_its_slot_is_still_used() -> None:
+    scheduler = make_scheduler(interactive_p95_threshold=5.0)
+    other, inner = hold(scheduler, observe=False), []
+
+    async def parent() -> None:
+        inner.append(asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 60)))
+        await asyncio.sleep(1)
+
+    await settle()
+    await scheduler.submit("interactive", parent)
+    await asyncio.sleep(30)
+
+    assert scheduler.snapshot().interactive_running == 2
+    assert (scheduler.snapshot().pressure, scheduler.snapshot().interactive.sample_count) == (0.0, 0)
+    other.release()
+    await asyncio.gather(*inner)
+    await assert_whole(scheduler)
+
+
 @pytest.mark.parametrize("timeout", [0, 0.5])
 async def test_a_queue_timeout_holds_for_a_nested_call_that_waits(timeout: float) -> None:
     scheduler = make_scheduler()

@@ -189,6 +189,7 @@ ALLOWED: Final[dict[str, list[Any]]] = {
     "batch_run_timeout": [1.5, math.inf, None, _BIG],
     "max_queued_interactive": [0, None, _BIG],
     "max_queued_batch": [0, None, _BIG],
+    "max_running_per_tenant": [None, _BIG],
     "batch_starvation_timeout": [0, 1.5, math.inf, None, _BIG],
     "close_timeout": [0, 1.5, math.inf, None, _BIG],
 }
@@ -197,6 +198,8 @@ CALL_OPTIONS: Final[dict[str, list[Any]]] = {
     "queue_timeout": [-1, 0, 1.5, math.inf, None, _BIG],
     "run_timeout": [1.5, math.inf, None, _BIG],
     "label": ["3", None],
+    "observe": [True],
+    "tenant": ["3", None],
 }
 
 

@@ -77,6 +77,19 @@ class Aside(dict[CallT, bool]):
             if not self.came_back(call):
                 return
 
+    def once(self, waiting: Iterator[CallT]) -> Iterator[CallT]:
+        """Calls that wait, each once: whoever waited before, and came back, may still be met in its first place too."""
+        return self._once(waiting) if self else waiting
+
+    def _once(self, waiting: Iterator[CallT]) -> Iterator[CallT]:
+        met: set[CallT] = set()
+        for call in waiting:
+            if self.came_back(call):
+                if call in met:
+                    continue
+                met.add(call)
+            yield call
+
     def drop(self, call: CallT) -> None:
         """Take the call out, if it is there."""
         nested = self.pop(call, None)

@@ -372,7 +372,7 @@ class Admission(Generic[CallT]):
                 else:
                     next_submitted = min(next_submitted, call.submitted)
         for waiting in (self.interactive_queue.in_run(), self._interactive_stragglers.live()):
-            for call in waiting:
+            for call in self.aside.once(waiting):
                 if call.observed:
                     if now - call.submitted > older_than:
                         ages.append(now - call.submitted)

@@ -13,20 +13,18 @@ __all__ = ["DrainRate"]
 class DrainRate:
     """Ends per second over about the last `window` seconds, from readings of counters, one per kind.
 
-    Complexity: `mark` O(1), wanted only from `next_mark` on; at most 101 readings are kept.
+    Complexity: `mark` O(1), wanted once per hundredth of the window; at most 101 readings are kept.
     """
 
-    __slots__ = ("_marks", "_step", "next_mark")
+    __slots__ = ("_marks", "_window")
 
     def __init__(self, window: float, now: float, ended: tuple[int, ...]) -> None:
-        self._step = window / 100
+        self._window = window
         self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, ended)], maxlen=101)
-        self.next_mark = now + self._step
 
     def mark(self, now: float, ended: tuple[int, ...]) -> None:
         """So many calls of each kind have given their slot back by `now`."""
         self._marks.append((now, ended))
-        self.next_mark = now + self._step
 
     def seconds_for(self, calls: int, now: float, ended: tuple[int, ...], kind: int) -> float | None:
         """How long `calls` calls will take at the present rate; None if none has ended lately.
@@ -34,7 +32,7 @@ class DrainRate:
         Ends and not starts: a burst that fills free slots says nothing about how soon the next is free.
         """
         marks = self._marks
-        while len(marks) > 1 and now - marks[1][0] >= 100 * self._step:
+        while len(marks) > 1 and now - marks[1][0] >= self._window:
             marks.popleft()
         since, before = marks[0]
         if ended[kind] <= before[kind] or not now > since:

@@ -37,6 +37,7 @@ class SlidingWindowMetrics:
             has not come may count `pending.arrivals` up and append to `pending.latencies` in place
             of calling `arrived` and `completed`, and calls `trim` now and then.
         slice_end: when the slice entered last ends; before the first sample it has ended already.
+        length, slice_length: of the window and of one slice, seconds; `slices` is how many there are.
 
     Complexity: `arrived`, `completed` and `failed` amortised O(1); `read` O(1), plus O(log n) for n
     unfinished calls and, from a thread that did not `advance` first, a fold of what is pending.
@@ -47,17 +48,17 @@ class SlidingWindowMetrics:
     __slots__ = (
         "_seen",
         "length",
-        "slice_length",
         "pending",
         "slice_end",
-        "span",
+        "slice_length",
+        "slices",
     )
 
     def __init__(self, window: float, *, slices: int = 100) -> None:
         assert 0 < window < math.inf
         assert slices >= 1
         self.length = window
-        self.span = slices
+        self.slices = slices
         self.slice_length = window / slices
         self._publish(Window(Grid(0.0, window, slices)), Pending())
 
@@ -134,7 +135,7 @@ class SlidingWindowMetrics:
         that this one knows: an operator who lengthens the window under load must not reopen the gate.
         """
         seen, pending = self._seen
-        other = SlidingWindowMetrics(window, slices=self.span)
+        other = SlidingWindowMetrics(window, slices=self.slices)
         other._publish(seen.after(now, pending).resized(window, now), Pending())
         return other
 

@@ -273,7 +273,7 @@ class Governor:
         if policy is self.policy:  # it has no state that could have to be brought up to date
             return policy
         boundary = self.slice_end
-        for _ in range(self.window.span):  # after as many slices the window is empty
+        for _ in range(self.window.slices):  # after as many slices the window is empty
             if boundary > now:
                 break
             policy.advance(boundary, self._signals(boundary, self._measure(boundary)))

@@ -151,3 +151,18 @@ def test_whoever_came_back_last_hides_no_older_call_from_the_window() -> None:
     assert admission.oldest_unfinished(70.0) == 70.0
     assert admission.unfinished(70.0, 30.0) == ([70.0], 50.0)
     admission.check()
+
+
+def test_a_call_that_waits_for_the_second_time_is_one_sample() -> None:
+    admission = make_admission(max_concurrency=1)
+    holder, *waiting = [Job(priority=priority) for priority in (0, 9, 8, 7, 1)]
+    arrive(admission, holder, *waiting)
+    agent = waiting[-1]
+    assert release(admission, holder) == [agent]
+    admission.give_up(agent)
+    admission.fill(1.0)
+
+    admission.come_back(agent, 2.0)
+
+    assert admission.unfinished(10.0, 5.0)[0] == [10.0] * 4
+    admission.check()

@@ -1,4 +1,4 @@
-"""How long a queue takes to move up, from what has started lately.
+"""How long a queue takes to move up, from what has ended lately.
 
 Keeps the core's part of promise 21 of SEMANTICS.md: `retry_after` is estimated from the drain rate.
 """
@@ -10,17 +10,17 @@ import pytest
 from llm_traffic_scheduler.core.drain_rate import DrainRate
 
 
-def test_nothing_is_known_before_anything_has_started() -> None:
+def test_nothing_is_known_before_anything_has_ended() -> None:
     rate = DrainRate(10.0, 0.0, (0, 0))
 
     assert rate.seconds_for(5, 0.0, (0, 0), 0) is None
     assert rate.seconds_for(5, 3.0, (0, 0), 0) is None
 
 
-def test_the_time_follows_from_the_starts_since_the_last_reading() -> None:
+def test_the_time_follows_from_the_ends_since_the_last_reading() -> None:
     rate = DrainRate(10.0, 100.0, (7, 0))
 
-    # Eight starts in two seconds: a queue of twelve takes three.
+    # Eight ends in two seconds: a queue of twelve takes three.
     assert rate.seconds_for(12, 102.0, (15, 0), 0) == 3.0
 
 
@@ -47,12 +47,3 @@ def test_the_rate_forgets_how_it_was_a_window_ago() -> None:
         rate.mark(tenth / 10, (started, 0))
 
     assert rate.seconds_for(10, 30.0, (started, 0), 0) == pytest.approx(1.0, rel=0.02)
-
-
-def test_at_most_one_reading_is_wanted_per_hundredth_of_the_window() -> None:
-    rate = DrainRate(10.0, 5.0, (0, 0))
-    assert rate.next_mark == pytest.approx(5.1)
-
-    rate.mark(7.0, (1, 0))
-
-    assert rate.next_mark == pytest.approx(7.1)
