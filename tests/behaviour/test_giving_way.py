@@ -13,6 +13,7 @@ from llm_traffic_scheduler import (
     Decision,
     FixedPolicy,
     RunTimeout,
+    SchedulerClosed,
     SchedulerMisuse,
     Slot,
     TrafficScheduler,
@@ -591,6 +592,32 @@ async def test_cancelled_without_a_slot_the_nested_call_has_none_either(where: s
     totals = account(scheduler, "batch")
     assert (totals.completed, totals.cancelled) == (2, 1)
     await assert_whole(scheduler)
+
+
+async def test_cancelled_without_a_slot_its_code_is_inside_of_no_call_any_more() -> None:
+    scheduler = make_scheduler()
+
+    async def inner() -> None:
+        slot = current_slot()
+        assert slot is not None
+        try:
+            async with slot.released():
+                await asyncio.sleep(100)
+        finally:
+            closing = asyncio.create_task(scheduler.close())
+            await settle()
+            with pytest.raises(SchedulerClosed):
+                await scheduler.submit("batch", noop)
+            await closing
+
+    task = asyncio.create_task(scheduler.submit("batch", scheduler.submit, "batch", inner))
+    await settle()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert account(scheduler, "batch").cancelled == 1
+    scheduler.check()
 
 
 async def test_time_without_a_slot_counts_in_no_run_timeout_of_those_that_share_it() -> None:

@@ -92,6 +92,34 @@ async def test_a_child_that_got_a_slot_of_its_own_wants_that_of_its_parent_no_mo
     await assert_whole(scheduler)
 
 
+async def test_the_end_of_a_close_cancels_calls_that_share_a_task_once() -> None:
+    scheduler = make_scheduler()
+    seen: list[str] = []
+
+    async def inner() -> None:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            seen.append(f"{task.cancelling() if task else 0} cancel")
+            raise
+
+    async def outer() -> None:
+        try:
+            await scheduler.submit("interactive", inner)
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+
+    task = asyncio.create_task(scheduler.submit("interactive", outer))
+    await settle()
+    await scheduler.close(timeout=0)
+
+    with pytest.raises(CallAborted):
+        await task
+    assert seen == ["1 cancel", "CancelledError"]
+
+
 async def test_nested_calls_as_deep_as_one_likes_take_one_slot() -> None:
     scheduler = make_scheduler()
 
