@@ -193,6 +193,31 @@ async def test_a_call_in_a_lent_slot_is_no_arrival_no_sample_no_total_and_no_eve
     other.release()
 
 
+async def test_interactive_calls_in_the_slot_of_an_interactive_one_are_no_traffic_of_their_own() -> None:
+    scheduler = make_scheduler(interactive_rps_threshold=100)
+    (other,) = await full(scheduler)
+
+    async def inner(give_way: bool) -> None:
+        slot = current_slot()
+        assert slot is not None
+        await asyncio.sleep(1)
+        if give_way:
+            async with slot.released():
+                other.release()
+                await settle()
+
+    async def parent() -> None:
+        await scheduler.submit("interactive", inner, False)
+        await asyncio.gather(*[scheduler.submit("interactive", inner, give_way) for give_way in (False, True)])
+
+    await scheduler.submit("interactive", parent)
+
+    # The one that held the other slot, and the parent.
+    assert scheduler.snapshot().interactive.rps == 0.2
+    assert scheduler.snapshot().interactive.sample_count == 2
+    await assert_whole(scheduler)
+
+
 async def test_waiting_children_are_listed_but_count_only_with_a_slot_of_their_own() -> None:
     scheduler = make_scheduler(interactive_rps_threshold=100)
     (other,) = await full(scheduler)
