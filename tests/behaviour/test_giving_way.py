@@ -175,6 +175,53 @@ async def test_should_yield_says_what_a_checkpoint_would_do() -> None:
         each.release()
 
 
+async def test_people_that_wait_ask_nothing_of_a_slot_that_has_ended_or_while_they_are_paused() -> None:
+    scheduler = three_slots()
+    async with scheduler.slot("batch") as ended:
+        pass
+    slots: list[Slot | None] = []
+
+    async def work() -> None:
+        slots.append(current_slot())
+        await asyncio.sleep(2)
+
+    tasks = [asyncio.create_task(scheduler.submit("batch", work)) for _ in range(2)]
+    held = await people(scheduler, 2)
+    assert ended.should_yield is False
+    assert [slot.should_yield for slot in slots if slot is not None] == [True, True]
+
+    scheduler.pause("interactive")
+    assert [slot.should_yield for slot in slots if slot is not None] == [False, False]
+
+    scheduler.resume("interactive")
+    await asyncio.gather(*tasks)
+    for each in held:
+        each.release()
+
+
+async def test_a_checkpoint_while_a_child_uses_the_slot_gives_nothing_up() -> None:
+    scheduler = three_slots()
+
+    async def parent() -> float:
+        child = asyncio.create_task(scheduler.submit("batch", asyncio.sleep, 2))
+        await asyncio.sleep(1)
+        await checkpoint()
+        assert gauges(scheduler)[2] == 2
+        at = now()
+        await child
+        return at
+
+    tasks = [asyncio.create_task(scheduler.submit("batch", parent)) for _ in range(2)]
+    held = await people(scheduler, 2)
+    assert gauges(scheduler) == (1, 1, 2, 0)
+
+    assert await asyncio.gather(*tasks) == [1.0, 1.0]
+    for each in held:
+        each.release()
+    await asyncio.gather(*(each.task for each in held))
+    await assert_whole(scheduler)
+
+
 async def test_who_gave_way_comes_back_before_those_that_came_later() -> None:
     scheduler = three_slots()
     first = Steps(scheduler, label="first")
