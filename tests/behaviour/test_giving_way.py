@@ -667,6 +667,28 @@ async def test_cancelled_without_a_slot_its_code_is_inside_of_no_call_any_more()
     scheduler.check()
 
 
+async def test_a_run_timeout_that_the_code_has_outlived_does_not_strike_again_after_a_checkpoint() -> None:
+    scheduler = three_slots()
+
+    async def work() -> str:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(100)
+        await checkpoint()
+        await asyncio.sleep(5)
+        return f"done at {now():g}"
+
+    other = hold(scheduler, "batch")
+    task = asyncio.create_task(scheduler.submit("batch", work, run_timeout=1))
+    held = await people(scheduler, 2)
+    await asyncio.sleep(2)
+    assert gauges(scheduler) == (2, 0, 1, 1)
+    for each in (other, *held):
+        each.release()
+
+    assert await task == "done at 7"
+    await assert_whole(scheduler)
+
+
 async def test_time_without_a_slot_counts_in_no_run_timeout_of_those_that_share_it() -> None:
     scheduler = make_scheduler()
 
