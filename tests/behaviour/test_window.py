@@ -370,6 +370,9 @@ async def test_an_arrival_at_the_very_end_of_a_slice_belongs_to_the_next() -> No
     await reached.wait()
     assert now() == end
 
-    await scheduler.submit("interactive", noop)
+    chat = hold(scheduler)
+    await settle()
 
+    assert chat.started
     assert scheduler._home.governor.slice_end > end
+    chat.release()
