@@ -155,17 +155,18 @@ async def test_options_in_force_are_those_of_calls_that_give_none() -> None:
 async def test_a_block_inside_another_keeps_what_it_does_not_name() -> None:
     scheduler = make_scheduler()
     holders = [hold(scheduler), hold(scheduler)]
+    plain = hold(scheduler, "batch", label="plain")
     await settle()
     with traffic("interactive", priority=-3, tenant="a", queue_timeout=2), traffic("batch"):
-        task = asyncio.create_task(scheduler.submit(None, noop))
+        task = asyncio.create_task(scheduler.submit(None, noop, label="inside"))
     await settle()
-    (waiting,) = [call for call in scheduler.calls() if call.state == "queued"]
+    waiting = [(call.label, call.kind, call.tenant) for call in scheduler.calls() if call.state == "queued"]
 
-    assert (waiting.kind, waiting.priority, waiting.tenant) == ("batch", -3, "a")
+    assert waiting == [("inside", "batch", "a"), ("plain", "batch", None)]
     with pytest.raises(QueueTimeout) as caught:
         await task
     assert caught.value.waited == 2.0
-    for held in holders:
+    for held in (*holders, plain):
         held.release()
 
 
