@@ -15,6 +15,7 @@ from llm_traffic_scheduler import (
     QueueFull,
     QueueTimeout,
     RunTimeout,
+    SchedulerClosed,
     SchedulerMisuse,
     Slot,
     TrafficScheduler,
@@ -203,6 +204,53 @@ async def test_a_lent_slot_is_not_the_guests_to_give_and_should_yield_says_so() 
     for each in held:
         each.release()
     await scheduler.drain()
+    await assert_whole(scheduler)
+
+
+async def test_people_that_wait_ask_nothing_of_a_slot_that_has_ended_or_while_they_are_paused() -> None:
+    scheduler = three_slots()
+    async with scheduler.slot("batch") as ended:
+        pass
+    slots: list[Slot | None] = []
+
+    async def work() -> None:
+        slots.append(current_slot())
+        await asyncio.sleep(2)
+
+    tasks = [asyncio.create_task(scheduler.submit("batch", work)) for _ in range(2)]
+    held = await people(scheduler, 2)
+    assert ended.should_yield is False
+    assert [slot.should_yield for slot in slots if slot is not None] == [True, True]
+
+    scheduler.pause("interactive")
+    assert [slot.should_yield for slot in slots if slot is not None] == [False, False]
+
+    scheduler.resume("interactive")
+    await asyncio.gather(*tasks)
+    for each in held:
+        each.release()
+
+
+async def test_a_checkpoint_while_a_child_uses_the_slot_gives_nothing_up() -> None:
+    scheduler = three_slots()
+
+    async def parent() -> float:
+        child = asyncio.create_task(scheduler.submit("batch", asyncio.sleep, 2))
+        await asyncio.sleep(1)
+        await checkpoint()
+        assert gauges(scheduler)[2] == 2
+        at = now()
+        await child
+        return at
+
+    tasks = [asyncio.create_task(scheduler.submit("batch", parent)) for _ in range(2)]
+    held = await people(scheduler, 2)
+    assert gauges(scheduler) == (1, 1, 2, 0)
+
+    assert await asyncio.gather(*tasks) == [1.0, 1.0]
+    for each in held:
+        each.release()
+    await asyncio.gather(*(each.task for each in held))
     await assert_whole(scheduler)
 
 
@@ -641,6 +689,54 @@ async def test_cancelled_without_a_slot_the_nested_call_has_none_either(where: s
     assert not armed_timers()
     totals = account(scheduler, "batch")
     assert (totals.completed, totals.cancelled) == (2, 1)
+    await assert_whole(scheduler)
+
+
+async def test_cancelled_without_a_slot_its_code_is_inside_of_no_call_any_more() -> None:
+    scheduler = make_scheduler()
+
+    async def inner() -> None:
+        slot = current_slot()
+        assert slot is not None
+        try:
+            async with slot.released():
+                await asyncio.sleep(100)
+        finally:
+            closing = asyncio.create_task(scheduler.close())
+            await settle()
+            with pytest.raises(SchedulerClosed):
+                await scheduler.submit("batch", noop)
+            await closing
+
+    task = asyncio.create_task(scheduler.submit("batch", scheduler.submit, "batch", inner))
+    await settle()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert account(scheduler, "batch").cancelled == 1
+    scheduler.check()
+
+
+async def test_a_run_timeout_that_the_code_has_outlived_does_not_strike_again_after_a_checkpoint() -> None:
+    scheduler = three_slots()
+
+    async def work() -> str:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(100)
+        await checkpoint()
+        await asyncio.sleep(5)
+        return f"done at {now():g}"
+
+    other = hold(scheduler, "batch")
+    task = asyncio.create_task(scheduler.submit("batch", work, run_timeout=1))
+    held = await people(scheduler, 2)
+    await asyncio.sleep(2)
+    assert gauges(scheduler) == (2, 0, 1, 1)
+    for each in (other, *held):
+        each.release()
+
+    assert await task == "done at 7"
     await assert_whole(scheduler)
 
 

@@ -94,6 +94,34 @@ async def test_a_child_that_got_a_slot_of_its_own_wants_that_of_its_parent_no_mo
     await assert_whole(scheduler)
 
 
+async def test_the_end_of_a_close_cancels_calls_that_share_a_task_once() -> None:
+    scheduler = make_scheduler()
+    seen: list[str] = []
+
+    async def inner() -> None:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            seen.append(f"{task.cancelling() if task else 0} cancel")
+            raise
+
+    async def outer() -> None:
+        try:
+            await scheduler.submit("interactive", inner)
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+
+    task = asyncio.create_task(scheduler.submit("interactive", outer))
+    await settle()
+    await scheduler.close(timeout=0)
+
+    with pytest.raises(CallAborted):
+        await task
+    assert seen == ["1 cancel", "CancelledError"]
+
+
 async def test_nested_calls_as_deep_as_one_likes_take_one_slot() -> None:
     scheduler = make_scheduler()
 
@@ -165,6 +193,31 @@ async def test_a_call_in_a_lent_slot_is_no_arrival_no_sample_no_total_and_no_eve
     assert account(scheduler, "batch").submitted == 1
     assert not [name for name in recorder.names if name.endswith("inner")]
     other.release()
+
+
+async def test_interactive_calls_in_the_slot_of_an_interactive_one_are_no_traffic_of_their_own() -> None:
+    scheduler = make_scheduler(interactive_rps_threshold=100)
+    (other,) = await full(scheduler)
+
+    async def inner(give_way: bool) -> None:
+        slot = current_slot()
+        assert slot is not None
+        await asyncio.sleep(1)
+        if give_way:
+            async with slot.released():
+                other.release()
+                await settle()
+
+    async def parent() -> None:
+        await scheduler.submit("interactive", inner, False)
+        await asyncio.gather(*[scheduler.submit("interactive", inner, give_way) for give_way in (False, True)])
+
+    await scheduler.submit("interactive", parent)
+
+    # The one that held the other slot, and the parent.
+    assert scheduler.snapshot().interactive.rps == 0.2
+    assert scheduler.snapshot().interactive.sample_count == 2
+    await assert_whole(scheduler)
 
 
 async def test_waiting_children_are_listed_but_count_only_with_a_slot_of_their_own() -> None:

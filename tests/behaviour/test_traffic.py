@@ -152,6 +152,24 @@ async def test_options_in_force_are_those_of_calls_that_give_none() -> None:
     holders[1].release()
 
 
+async def test_a_block_inside_another_keeps_what_it_does_not_name() -> None:
+    scheduler = make_scheduler()
+    holders = [hold(scheduler), hold(scheduler)]
+    plain = hold(scheduler, "batch", label="plain")
+    await settle()
+    with traffic("interactive", priority=-3, tenant="a", queue_timeout=2), traffic("batch"):
+        task = asyncio.create_task(scheduler.submit(None, noop, label="inside"))
+    await settle()
+    waiting = [(call.label, call.kind, call.tenant) for call in scheduler.calls() if call.state == "queued"]
+
+    assert waiting == [("inside", "batch", "a"), ("plain", "batch", None)]
+    with pytest.raises(QueueTimeout) as caught:
+        await task
+    assert caught.value.waited == 2.0
+    for held in (*holders, plain):
+        held.release()
+
+
 async def test_a_queue_timeout_in_force_bounds_the_wait() -> None:
     scheduler = make_scheduler(interactive_queue_timeout=9)
     holders = [hold(scheduler), hold(scheduler)]

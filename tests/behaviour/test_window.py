@@ -344,3 +344,35 @@ async def test_an_idle_window_says_zero() -> None:
     traffic = make_scheduler().snapshot().interactive
 
     assert (traffic.rps, traffic.p50, traffic.p95, traffic.p99, traffic.sample_count) == (0.0, 0.0, 0.0, 0.0, 0)
+
+
+async def test_an_arrival_counts_against_the_next_batch_call_at_once() -> None:
+    scheduler = make_scheduler(max_concurrency=8, batch_max_concurrency=6, interactive_rps_threshold=0.1)
+    batch = [hold(scheduler, "batch") for _ in range(2)]
+    await settle()
+
+    chat = hold(scheduler, "interactive")
+    await settle()
+    batch.append(hold(scheduler, "batch"))
+    await settle()
+
+    assert [each.started for each in batch] == [True, True, False]
+    for each in (chat, *batch):
+        each.release()
+
+
+async def test_an_arrival_at_the_very_end_of_a_slice_belongs_to_the_next() -> None:
+    scheduler = make_scheduler(interactive_rps_threshold=1, window=10.0)
+    await scheduler.submit("interactive", noop)
+    end = scheduler._home.governor.slice_end
+    reached = asyncio.Event()
+    asyncio.get_running_loop().call_at(end, reached.set)
+    await reached.wait()
+    assert now() == end
+
+    chat = hold(scheduler)
+    await settle()
+
+    assert chat.started
+    assert scheduler._home.governor.slice_end > end
+    chat.release()

@@ -436,7 +436,8 @@ async def test_b98_work_that_a_hook_starts_is_not_done_in_the_name_of_whoever_tr
 
     async def request(name: str) -> None:
         tenant.set(name)
-        await scheduler.submit("interactive", lambda: scheduler.submit("batch", settle))
+        await scheduler.submit("interactive", settle)
+        await scheduler.submit("batch", settle)
 
     scheduler.add_listener(listener)
     await request("A")

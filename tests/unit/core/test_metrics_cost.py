@@ -43,10 +43,11 @@ def test_arrivals_that_never_end_take_no_more_room_where_the_caller_trims() -> N
     metrics.check()
 
 
-def test_failures_take_no_more_room_than_the_slices_have() -> None:
+@pytest.mark.parametrize("step", [0.0, 1e-4])
+def test_failures_take_no_more_room_than_the_slices_have(step: float) -> None:
     metrics = SlidingWindowMetrics(10.0)
     for number in range(20_000):
-        metrics.failed(number * 1e-4, 1.0, counts=number % 2 == 0)
+        metrics.failed(number * step, 1.0, counts=number % 2 == 0)
 
     assert stored(metrics) <= 1_000
     metrics.check()
