@@ -193,13 +193,8 @@ class Admission(Generic[CallT]):
         """Take out a call that waits; it will not run."""
         queue = self.interactive_queue if call.interactive else self.batch_queue
         queue.discard(call.number)
-        if call.deadline != _NEVER:
-            self._deadlines.discard(call.number)
         call.state = GONE
-        if self.aside:
-            self.aside.drop(call)
-        if stragglers := self._stragglers(call.interactive):
-            stragglers.sweep(queue.size)
+        self._forget(call, queue, self._stragglers(call.interactive))
 
     def release(self, call: CallT) -> int:
         """Take back the slot of a call that runs; returns how many wait for one."""
@@ -257,43 +252,42 @@ class Admission(Generic[CallT]):
         started: list[CallT] = []
         interactive_queue, batch_queue, batch_running = self.interactive_queue, self.batch_queue, self.batch_running
         running, cap = len(self.interactive_running) + len(batch_running), self._cap
-        held_back = False
+        limiter, held_back = self._limiter, False
         while running < cap:
             if interactive_queue.ready and self._interactive_ceiling and not self._batch_goes_first(now):
-                call = self._take(interactive_queue, self._interactive_stragglers)
+                queue, stragglers = interactive_queue, self._interactive_stragglers
             elif batch_queue.ready and (batch := len(batch_running)) < self._batch_ceiling:
                 # As `_batch_allowed` and `limit`, two frames less.
-                limiter = self._limiter
                 limit = limiter.kept if limiter.fresh and now < limiter.kept_until else 0
                 if batch >= limit and (held_back := not self._batch_allowed(now)):
                     break
-                call = self._take(batch_queue, self._batch_stragglers)
+                queue, stragglers = batch_queue, self._batch_stragglers
             else:
                 break
+            call = queue.pop()
+            call.state = GONE
+            if stragglers or self.aside or call.deadline != _NEVER:
+                self._forget(call, queue, stragglers)
             if call.left:
                 self.dropped.append(call)
                 continue
             call.started_at, call.state = now, RUNNING  # in this order, and before a reader can find it there
-            if call.interactive:
-                self.interactive_running[call] = None
-            else:
-                batch_running[call] = None
+            (self.interactive_running if call.interactive else batch_running)[call] = None
+            if not call.interactive:
                 self._last_batch_start = now
             running += 1
             started.append(call)
         self.timed = held_back or self._deadlines.size > 0
         return started
 
-    def _take(self, queue: AnyQueue[CallT], stragglers: ArrivalOrder[CallT]) -> CallT:
-        call = queue.pop()
-        call.state = GONE
+    def _forget(self, call: CallT, queue: AnyQueue[CallT], stragglers: ArrivalOrder[CallT]) -> None:
+        """The call has left its queue: strike it off what is kept beside."""
         if self.aside:
             self.aside.drop(call)
         if stragglers:
             stragglers.sweep(queue.size)
         if call.deadline != _NEVER:
             self._deadlines.discard(call.number)
-        return call
 
     def set_limits(self, limits: Limits) -> None:
         """New bounds; what runs goes on."""
