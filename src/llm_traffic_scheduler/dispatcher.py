@@ -102,7 +102,7 @@ class Dispatcher:
             QueueFull, QueueTimeout: it can do neither.
         """
         self.count_arrival(call, call.submitted)
-        if self.admission.offer(call) != RUNNING or self.attentive or self.admission.batch_queue.size:
+        if self.admission.offer_as(call, False) != RUNNING or self.attentive or self.admission.batch_queue.size:
             self.admitted(call)
 
     def count_arrival(self, call: Call, now: float) -> None:

@@ -84,7 +84,7 @@ def _seek(home: Dispatcher, call: Call) -> None:
     Raises:
         QueueTimeout: it may not wait.
     """
-    state = home.admission.offer(call, exempt=True)
+    state = home.admission.offer_as(call, True)
     if state == RUNNING:
         take_own(home, call)
         home.admitted(call)

@@ -40,6 +40,8 @@ from .work import Kind, check_awaitable, kind_name, not_a_function
 __all__ = ["TrafficScheduler"]
 
 _INFINITY: Final = math.inf
+# Bound once: to look these up for each call costs a quarter of a Semaphore's time.
+_inside, _enter, _leave = active.get, active.set, active.reset
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -173,7 +175,7 @@ class TrafficScheduler(LoopBound):
                 raise refusal(home, call, verdict)
         if call.extras is not None:
             home.begin_with(call, call.extras)
-        call.task, token = current_task(home.loop), active.set(call)
+        call.task, token = current_task(home.loop), _enter(call)
         call.base = 0 if call.task is None else call.task.cancelling()
         try:
             awaitable = coro_fn(*args) if args else coro_fn()  # type: ignore[call-arg]
@@ -186,7 +188,7 @@ class TrafficScheduler(LoopBound):
             if home.fail(call, error):
                 raise call.overruled() from error
             raise
-        active.reset(token)
+        _leave(token)
         home.complete(call)
         return result
 
@@ -206,7 +208,7 @@ class TrafficScheduler(LoopBound):
     def _admit(self, kind: Kind | None, options: CallOptions) -> Call:
         """Check the arguments, then let the call start or wait. A plain call pays for no check of what others bring."""
         interactive = True if kind == "interactive" else False if kind == "batch" else None
-        if interactive is None or options or self._never_plain or active.get() is not None:
+        if interactive is None or options or self._never_plain or _inside() is not None:
             return self._admit_particular(kind, options)
         home = self._home
         if not (home.is_here() if LOOKUP_IS_DEAR else get_running_loop() is home.loop):
@@ -224,7 +226,7 @@ class TrafficScheduler(LoopBound):
                 home.enter_slice(now)
             governor.fresh = False
             governor.window.pending.arrivals += 1
-        if home.admission.offer(call) != RUNNING or home.attentive or home.admission.batch_queue.size:
+        if home.admission.offer_as(call, False) != RUNNING or home.attentive or home.admission.batch_queue.size:
             home.admitted(call)
         return call
 

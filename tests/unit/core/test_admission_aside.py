@@ -39,7 +39,7 @@ def test_an_exempt_call_waits_however_full_its_queue_is(interactive: bool) -> No
 def test_who_stepped_aside_leaves_room_in_the_queue_of_its_kind_and_only_there(interactive: bool) -> None:
     admission = full(1)
     returned = Job(interactive)
-    assert admission.offer(returned, exempt=True) == QUEUED
+    assert admission.offer_as(returned, True) == QUEUED
     admission.aside[returned] = False
     assert admission.offer(Job(not interactive)) == QUEUED
 
