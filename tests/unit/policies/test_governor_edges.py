@@ -166,3 +166,15 @@ def test_a_policy_that_reads_no_ages_is_told_none() -> None:
     house.governor.limit(9.0)
 
     assert (policy.signals.oldest_unfinished, policy.signals.oldest_batch_wait) == (0.0, 0.0)
+
+
+def test_what_a_failure_must_reach_is_read_once_for_all_failures_of_a_slice() -> None:
+    policy = Asked()
+    house = House(policy)
+    house.completed(1.0, 1.0)
+
+    for latency in (5.0, 2.0, 0.5):  # the first raises the P95 above the second
+        house.governor.failed(1.01, latency)
+    house.governor.limit(1.01)
+
+    assert policy.signals.sample_count == 3
