@@ -94,6 +94,26 @@ async def test_a_child_that_got_a_slot_of_its_own_wants_that_of_its_parent_no_mo
     await assert_whole(scheduler)
 
 
+async def test_after_the_end_of_a_close_a_call_that_goes_on_submits_nothing_more() -> None:
+    scheduler = make_scheduler()
+    seen: list[str] = []
+
+    async def stubborn() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(100)
+        try:
+            await scheduler.submit("interactive", noop)
+        except Exception as error:
+            seen.append(type(error).__name__)
+
+    task = asyncio.create_task(scheduler.submit("interactive", stubborn))
+    await settle()
+    await scheduler.close(timeout=0)
+
+    await task
+    assert seen == ["SchedulerClosed"]
+
+
 async def test_the_end_of_a_close_cancels_calls_that_share_a_task_once() -> None:
     scheduler = make_scheduler()
     seen: list[str] = []

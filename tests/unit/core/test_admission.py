@@ -110,13 +110,13 @@ def test_the_batch_limit_is_asked_before_each_single_start() -> None:
     assert limiter.asked == 2
 
 
-@pytest.mark.parametrize("now, started", [(9.0, 2), (10.0, 1)])
-def test_a_limit_that_was_kept_counts_until_it_is_over_and_not_at_that_instant(now: float, started: int) -> None:
+@pytest.mark.parametrize("fresh, now, started", [(True, 9.0, 2), (True, 10.0, 1), (False, 9.0, 1)])
+def test_a_limit_that_was_kept_counts_while_it_is_fresh_until_it_is_over(fresh: bool, now: float, started: int) -> None:
     limiter = ScriptedLimit(value=1)
     admission = make_admission(4, 3, limiter=limiter)
     blockers = occupy(admission)
     arrive(admission, *(batch() for _ in range(3)))
-    limiter.fresh, limiter.kept, limiter.kept_until = True, 2, 10.0
+    limiter.fresh, limiter.kept, limiter.kept_until = fresh, 2, 10.0
     for blocker in blockers:
         admission.release(blocker)
 

@@ -69,6 +69,7 @@ def test_a_call_that_comes_back_waits_without_a_deadline_and_may_leave(interacti
     assert not admission.idle
     admission.come_back(job, 7.0)
     assert (job.state, job.queued_at, list(admission.away)) == (QUEUED, 7.0, [])
+    assert admission.aside == {job: False}
     assert admission.expire(100.0) == []
     assert admission.oldest_wait(interactive, 9.0) == 2.0
 
@@ -119,6 +120,7 @@ def test_batch_that_comes_back_to_an_empty_queue_starves_from_then_on() -> None:
     assert release(admission, first, 130.0) == [nightly]
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("tenant", [None, "acme"])
 @pytest.mark.parametrize("interactive", [True, False])
 def test_one_that_comes_back_hides_nobody_who_has_waited_longer(interactive: bool, tenant: str | None) -> None:
@@ -166,3 +168,25 @@ def test_a_call_that_waits_for_the_second_time_is_one_sample() -> None:
 
     assert admission.unfinished(10.0, 5.0)[0] == [10.0] * 4
     admission.check()
+=======
+@pytest.mark.parametrize("interactive", [True, False])
+def test_while_a_call_is_away_admission_is_not_idle(interactive: bool) -> None:
+    admission = make_admission()
+    job = Job(interactive)
+    arrive(admission, job)
+
+    admission.give_up(job)
+    assert (admission.running, admission.idle) == (0, False)
+    admission.leave(job)
+
+    assert (job.state, admission.idle) == (GONE, True)
+
+
+def test_who_takes_a_slot_back_hears_how_many_wait_for_one() -> None:
+    admission = make_admission()
+    first, second = occupy(admission)
+    arrive(admission, Job(), Job(interactive=False), Job(interactive=False))
+
+    assert admission.release(first) == 3
+    assert admission.release(second) == 3
+>>>>>>> mutate

@@ -274,13 +274,14 @@ def test_a_call_that_ends_while_it_is_away_is_forgotten() -> None:
     assert repr(admission.interactive_queue) == "<FairQueue: 0 queued, 0 tenants, 0 ready>"
 
 
-def test_a_call_that_was_away_when_tenants_began_to_share_comes_back_to_its_old_place() -> None:
+@pytest.mark.parametrize("interactive", [True, False])
+def test_a_call_that_was_away_when_tenants_began_to_share_comes_back_to_its_old_place(interactive: bool) -> None:
     admission = make_admission(2, 1)
-    first, blocker = *of("a"), *of("x")
+    first, blocker = *of("a", interactive=interactive), *of("x")
     arrive(admission, first, blocker)
     admission.give_up(first)
-    (filler,) = of("y")
-    arrive(admission, filler, *of("b", 3))
+    (filler,) = of("y", interactive=interactive)
+    arrive(admission, filler, *of("b", 3, interactive=interactive))
 
     admission.come_back(first, 0.0)
 

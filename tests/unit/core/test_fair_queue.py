@@ -585,6 +585,19 @@ def test_a_hundred_thousand_that_left_early_leave_no_memory_behind(order: str, t
     queue.check()
 
 
+def test_ten_thousand_that_ran_at_once_leave_no_memory_behind() -> None:
+    line = Line()
+    items = [Item(f"tenant {number % 100}", number) for number in range(10_000)]
+    for item in items:
+        line.queue.started(item)
+
+    for item in items:
+        line.queue.ended(item)
+
+    line.queue.check()
+    assert sum(map(sys.getsizeof, (line.queue._charged, line.queue._running))) < 20_000
+
+
 def test_names_that_come_once_leave_nothing_behind_although_others_always_wait() -> None:
     queue: FairQueue[Item] = FairQueue()
     running: list[Item] = []

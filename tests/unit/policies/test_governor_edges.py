@@ -18,9 +18,40 @@ def test_another_window_is_looked_at_from_its_first_event_on() -> None:
     house.arrived(1.0)
 
     house.governor.set_window(house.governor.window.resized(2 * WINDOW, 1.0))
-    house.governor.limit(1.05)
+    assert house.governor.limit(1.05) == 4
 
+    assert house.governor.window.length == 2 * WINDOW
     assert house.governor.slice_end == house.governor.window.slice_end > 1.05
+
+
+def test_another_window_makes_the_governor_ask_again() -> None:
+    policy = AskedOnRate()
+    house = House(policy)
+    house.arrived(1.0)
+    house.governor.limit(1.0)
+
+    house.governor.set_window(house.governor.window.resized(WINDOW / 2, 1.0))
+    house.governor.limit(1.0)
+
+    assert policy.decided == [1.0, 1.0]
+    assert policy.signals.rps == 2 / WINDOW
+
+
+def test_a_policy_that_cannot_say_what_it_reads_is_told_everything() -> None:
+    class Shy(Asked):
+        @property
+        def reads(self) -> frozenset[str]:
+            raise RuntimeError
+
+    policy = Shy()
+    house = House(policy, Counts(counts=(1, 2, 3, 4), submitted=[7.0]))
+
+    house.governor.limit(9.0)
+    house.watched.counts = (1, 2, 2, 4)
+    house.governor.limit(9.0)
+
+    assert policy.decided == [9.0, 9.0]
+    assert policy.signals.oldest_unfinished == 2.0
 
 
 def test_a_failure_at_the_very_end_of_a_slice_advances_the_policy_first() -> None:
@@ -135,3 +166,15 @@ def test_a_policy_that_reads_no_ages_is_told_none() -> None:
     house.governor.limit(9.0)
 
     assert (policy.signals.oldest_unfinished, policy.signals.oldest_batch_wait) == (0.0, 0.0)
+
+
+def test_what_a_failure_must_reach_is_read_once_for_all_failures_of_a_slice() -> None:
+    policy = Asked()
+    house = House(policy)
+    house.completed(1.0, 1.0)
+
+    for latency in (5.0, 2.0, 0.5):  # the first raises the P95 above the second
+        house.governor.failed(1.01, latency)
+    house.governor.limit(1.01)
+
+    assert policy.signals.sample_count == 3
