@@ -32,7 +32,7 @@ def test_an_exempt_call_waits_however_full_its_queue_is(interactive: bool) -> No
     admission = full(0)
 
     assert admission.offer(Job(interactive)) == GONE
-    assert admission.offer(Job(interactive), exempt=True) == QUEUED
+    assert admission.offer_as(Job(interactive), True) == QUEUED
 
 
 @pytest.mark.parametrize("interactive", [True, False])
@@ -120,7 +120,6 @@ def test_batch_that_comes_back_to_an_empty_queue_starves_from_then_on() -> None:
     assert release(admission, first, 130.0) == [nightly]
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("tenant", [None, "acme"])
 @pytest.mark.parametrize("interactive", [True, False])
 def test_one_that_comes_back_hides_nobody_who_has_waited_longer(interactive: bool, tenant: str | None) -> None:
@@ -168,7 +167,8 @@ def test_a_call_that_waits_for_the_second_time_is_one_sample() -> None:
 
     assert admission.unfinished(10.0, 5.0)[0] == [10.0] * 4
     admission.check()
-=======
+
+
 @pytest.mark.parametrize("interactive", [True, False])
 def test_while_a_call_is_away_admission_is_not_idle(interactive: bool) -> None:
     admission = make_admission()
@@ -189,4 +189,3 @@ def test_who_takes_a_slot_back_hears_how_many_wait_for_one() -> None:
 
     assert admission.release(first) == 3
     assert admission.release(second) == 3
->>>>>>> mutate
