@@ -199,6 +199,20 @@ async def test_people_that_wait_ask_nothing_of_a_slot_that_has_ended_or_while_th
         each.release()
 
 
+async def test_interactive_work_gives_way_to_nobody() -> None:
+    scheduler = three_slots()
+    batch = [hold(scheduler, "batch") for _ in range(2)]
+    await settle()
+    async with scheduler.slot("interactive") as slot:
+        held = await people(scheduler, 1)
+        assert gauges(scheduler) == (1, 1, 2, 0)
+        assert slot.should_yield is False
+        await slot.checkpoint()
+        assert gauges(scheduler) == (1, 1, 2, 0)
+    for each in (*batch, *held):
+        each.release()
+
+
 async def test_a_checkpoint_while_a_child_uses_the_slot_gives_nothing_up() -> None:
     scheduler = three_slots()
 
