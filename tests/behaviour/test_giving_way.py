@@ -201,15 +201,22 @@ async def test_people_that_wait_ask_nothing_of_a_slot_that_has_ended_or_while_th
 
 async def test_interactive_work_gives_way_to_nobody() -> None:
     scheduler = three_slots()
-    batch = [hold(scheduler, "batch") for _ in range(2)]
-    await settle()
-    async with scheduler.slot("interactive") as slot:
-        held = await people(scheduler, 1)
+
+    async def chat() -> None:
+        slot = current_slot()
+        assert slot is not None
+        await asyncio.sleep(1)
         assert gauges(scheduler) == (1, 1, 2, 0)
         assert slot.should_yield is False
         await slot.checkpoint()
         assert gauges(scheduler) == (1, 1, 2, 0)
-    for each in (*batch, *held):
+
+    held = [hold(scheduler, "batch") for _ in range(2)]
+    task = asyncio.create_task(scheduler.submit("interactive", chat))
+    await settle()
+    held += await people(scheduler, 1)
+    await task
+    for each in held:
         each.release()
 
 
