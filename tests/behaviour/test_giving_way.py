@@ -220,6 +220,51 @@ async def test_interactive_work_gives_way_to_nobody() -> None:
         each.release()
 
 
+async def test_a_slot_that_is_given_up_starts_who_waits_although_nothing_else_happens() -> None:
+    scheduler = make_scheduler()
+    waiting: list[Held] = []
+
+    async def work() -> None:
+        slot = current_slot()
+        assert slot is not None
+        await asyncio.sleep(1)
+        async with slot.released():
+            await settle()
+            assert waiting[0].started
+            waiting[0].release()
+
+    other = hold(scheduler)
+    task = asyncio.create_task(scheduler.submit("interactive", work))
+    await settle()
+    waiting += await people(scheduler, 1)
+    assert not waiting[0].started
+    await task
+    other.release()
+
+
+async def test_a_checkpoint_in_a_slot_that_is_lent_gives_nothing_up() -> None:
+    scheduler = three_slots()
+
+    async def child() -> float:
+        await asyncio.sleep(1)
+        await checkpoint()
+        return now()
+
+    async def parent() -> float:
+        return await asyncio.create_task(scheduler.submit("batch", child))
+
+    tasks = [asyncio.create_task(scheduler.submit("batch", parent)) for _ in range(2)]
+    held = await people(scheduler, 2)
+    assert gauges(scheduler) == (1, 1, 2, 0)
+
+    assert await asyncio.gather(*tasks) == [1.0, 1.0]
+    assert account(scheduler, "batch").completed == 2  # a child that gave way would count
+    for each in held:
+        each.release()
+    await asyncio.gather(*(each.task for each in held))
+    await assert_whole(scheduler)
+
+
 async def test_a_checkpoint_while_a_child_uses_the_slot_gives_nothing_up() -> None:
     scheduler = three_slots()
 
