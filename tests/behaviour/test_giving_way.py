@@ -755,6 +755,23 @@ async def test_a_run_timeout_that_the_code_has_outlived_does_not_strike_again_af
     await assert_whole(scheduler)
 
 
+async def test_a_call_that_began_late_has_the_rest_of_its_run_timeout_when_its_slot_is_back() -> None:
+    scheduler = make_scheduler()
+    await asyncio.sleep(10)
+
+    async def work() -> float:
+        slot = current_slot()
+        assert slot is not None
+        await asyncio.sleep(1)
+        async with slot.released():
+            await asyncio.sleep(30)
+        await asyncio.sleep(3.5)
+        return now()
+
+    assert await scheduler.submit("interactive", work, run_timeout=5) == 44.5
+    await assert_whole(scheduler)
+
+
 async def test_time_without_a_slot_counts_in_no_run_timeout_of_those_that_share_it() -> None:
     scheduler = make_scheduler()
 
