@@ -231,6 +231,72 @@ async def test_people_that_wait_ask_nothing_of_a_slot_that_has_ended_or_while_th
         each.release()
 
 
+async def test_interactive_work_gives_way_to_nobody() -> None:
+    scheduler = three_slots()
+
+    async def chat() -> None:
+        slot = current_slot()
+        assert slot is not None
+        await asyncio.sleep(1)
+        assert gauges(scheduler) == (1, 1, 2, 0)
+        assert slot.should_yield is False
+        await slot.checkpoint()
+        assert gauges(scheduler) == (1, 1, 2, 0)
+
+    held = [hold(scheduler, "batch") for _ in range(2)]
+    task = asyncio.create_task(scheduler.submit("interactive", chat))
+    await settle()
+    held += await people(scheduler, 1)
+    await task
+    for each in held:
+        each.release()
+
+
+async def test_a_slot_that_is_given_up_starts_who_waits_although_nothing_else_happens() -> None:
+    scheduler = make_scheduler()
+    waiting: list[Held] = []
+
+    async def work() -> None:
+        slot = current_slot()
+        assert slot is not None
+        await asyncio.sleep(1)
+        async with slot.released():
+            await settle()
+            assert waiting[0].started
+            waiting[0].release()
+
+    other = hold(scheduler)
+    task = asyncio.create_task(scheduler.submit("interactive", work))
+    await settle()
+    waiting += await people(scheduler, 1)
+    assert not waiting[0].started
+    await task
+    other.release()
+
+
+async def test_a_checkpoint_in_a_slot_that_is_lent_gives_nothing_up() -> None:
+    scheduler = three_slots()
+
+    async def child() -> float:
+        await asyncio.sleep(1)
+        await checkpoint()
+        return now()
+
+    async def parent() -> float:
+        return await asyncio.create_task(scheduler.submit("batch", child))
+
+    tasks = [asyncio.create_task(scheduler.submit("batch", parent)) for _ in range(2)]
+    held = await people(scheduler, 2)
+    assert gauges(scheduler) == (1, 1, 2, 0)
+
+    assert await asyncio.gather(*tasks) == [1.0, 1.0]
+    assert account(scheduler, "batch").completed == 2  # a child that gave way would count
+    for each in held:
+        each.release()
+    await asyncio.gather(*(each.task for each in held))
+    await assert_whole(scheduler)
+
+
 async def test_a_checkpoint_while_a_child_uses_the_slot_gives_nothing_up() -> None:
     scheduler = three_slots()
 
@@ -737,6 +803,23 @@ async def test_a_run_timeout_that_the_code_has_outlived_does_not_strike_again_af
         each.release()
 
     assert await task == "done at 7"
+    await assert_whole(scheduler)
+
+
+async def test_a_call_that_began_late_has_the_rest_of_its_run_timeout_when_its_slot_is_back() -> None:
+    scheduler = make_scheduler()
+    await asyncio.sleep(10)
+
+    async def work() -> float:
+        slot = current_slot()
+        assert slot is not None
+        await asyncio.sleep(1)
+        async with slot.released():
+            await asyncio.sleep(30)
+        await asyncio.sleep(3.5)
+        return now()
+
+    assert await scheduler.submit("interactive", work, run_timeout=5) == 44.5
     await assert_whole(scheduler)
 
 
