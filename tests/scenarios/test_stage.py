@@ -39,7 +39,7 @@ async def _leaks_a_slot(stage: Stage) -> None:
 async def _runs_too_many(stage: Stage) -> None:
     scheduler = stage.scheduler()
     await stage.canaries(scheduler)
-    scheduler._home.admission._interactive_ceiling = 3
+    scheduler._home.admission._interactive_door = 3
     crowd = [hold(scheduler) for _ in range(3)]
     await settle()
     for held in crowd:
