@@ -11,11 +11,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from llm_traffic_scheduler import TrafficScheduler
-from llm_traffic_scheduler.call import Call, active, lineage
+from llm_traffic_scheduler.call import Call
 from llm_traffic_scheduler.call_options import CallOptions
 from llm_traffic_scheduler.core.admission import GONE, LENT_ON, RUNNING
 from llm_traffic_scheduler.core.fair_queue import FairQueue
 from llm_traffic_scheduler.nested import owner_of
+from llm_traffic_scheduler.surroundings import active, lineage
 from llm_traffic_scheduler.work import Kind
 
 __all__ = [

@@ -9,10 +9,11 @@ import math
 from difflib import get_close_matches
 from typing import TypedDict
 
-from .call import Call, Extras, Scope, tenant_in_force
+from .call import Call, Extras
 from .core.checks import number, text_or_none, timeout
 from .errors import ConfigError
 from .settings import Settings
+from .surroundings import Scope, tenant_in_force
 from .traffic import options_in_force
 from .work import Kind, kind_name
 

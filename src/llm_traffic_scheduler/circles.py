@@ -10,8 +10,9 @@ import warnings
 from collections import OrderedDict
 from typing import Final
 
-from .call import Call, lineage
+from .call import Call
 from .core.admission import QUEUED, RUNNING
+from .surroundings import lineage
 
 __all__ = ["PATIENCE", "PossibleDeadlock", "watch_for_circles"]
 

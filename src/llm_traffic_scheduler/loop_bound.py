@@ -9,7 +9,7 @@ import asyncio
 from threading import get_ident
 from typing import NoReturn
 
-from .call import Call, around, lineage
+from .call import Call
 from .core.admission import GONE
 from .dispatcher import Dispatcher
 from .errors import SchedulerMisuse
@@ -17,6 +17,7 @@ from .forks import survive_forks
 from .listeners import Listeners
 from .settings import Settings
 from .snapshot import Tally
+from .surroundings import around, lineage
 
 __all__ = ["LoopBound"]
 

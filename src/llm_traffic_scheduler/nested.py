@@ -22,8 +22,9 @@ from asyncio import current_task
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from .call import Call, Scope, lineage
+from .call import Call
 from .core.admission import AWAY, LENT_ON, QUEUED, RUNNING
+from .surroundings import Scope, lineage
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher

@@ -16,7 +16,7 @@ from types import CoroutineType, EllipsisType, TracebackType
 from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
 from . import nested, threads, wrapping
-from .call import Call, active, around, leave
+from .call import Call
 from .call_options import CallOptions, parse, refuse_unknown
 from .circles import watch_for_circles
 from .core.admission import RUNNING
@@ -33,6 +33,7 @@ from .shutdown import ALL_KINDS, Shutdown
 from .slot import Slot
 from .slot_context import SlotContext
 from .snapshot import CallInfo, CloseReport, SchedulerSnapshot
+from .surroundings import active, around, leave
 from .traffic import is_interactive, living
 from .views import call_infos, take_snapshot
 from .work import Kind, check_awaitable, kind_name, not_a_function

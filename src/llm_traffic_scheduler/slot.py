@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from . import giving_way
-from .call import Call, active_call
+from .call import Call
 from .core.admission import RUNNING
 from .core.checks import count
+from .surroundings import active_call
 
 __all__ = ["Slot", "checkpoint", "current_slot", "released", "slot_of"]
 

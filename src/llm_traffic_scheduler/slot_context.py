@@ -9,10 +9,11 @@ from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
 
-from .call import Call, Scope, active, leave_block
+from .call import Call
 from .errors import SchedulerMisuse
 from .refusals import refusal
 from .slot import Slot, slot_of
+from .surroundings import Scope, active, leave_block
 
 __all__ = ["SlotContext"]
 

@@ -10,10 +10,11 @@ from contextvars import Token
 from types import TracebackType
 from typing import Literal
 
-from .call import Call, Scope, active, around, leave_block, lineage
+from .call import Call
 from .core.admission import GONE
 from .core.checks import number, text_or_none, timeout
 from .errors import SchedulerMisuse
+from .surroundings import Scope, active, around, leave_block, lineage
 from .work import Kind, kind_name
 
 __all__ = ["Traffic", "is_interactive", "kind_in_force", "living", "options_in_force", "traffic"]

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from llm_traffic_scheduler import CloseReport, Kind, SchedulerClosed, kind_in_force
-from llm_traffic_scheduler.call import Call, active_call
+from llm_traffic_scheduler.call import Call
+from llm_traffic_scheduler.surroundings import active_call
 from tests.behaviour.doors import Door, assert_whole, outcome
 from tests.ledger import assert_accounted
 from tests.support import account, armed_timers, noop, other_tasks, settle

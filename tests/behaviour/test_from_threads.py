@@ -21,6 +21,7 @@ from llm_traffic_scheduler import (
     SchedulerClosed,
     SchedulerMisuse,
     TrafficScheduler,
+    loop_future,
     threads,
 )
 from tests.behaviour.doors import assert_whole
@@ -334,7 +335,9 @@ def test_a_finished_call_leaves_nothing_behind_that_only_the_garbage_collector_f
 
 async def test_a_result_that_nobody_is_there_to_take_is_undone() -> None:
     undone: list[str] = []
-    future: threads.LoopFuture[str] = threads.LoopFuture(threads.Visit(asyncio.get_running_loop(), "default", "it"))
+    future: loop_future.LoopFuture[str] = loop_future.LoopFuture(
+        loop_future.Visit(asyncio.get_running_loop(), "default", "it")
+    )
     errand = threads._Errand(future, undone.append)
     errand.send(lambda: asyncio.sleep(0, "result"))
     while errand._task is None or not errand._task.done():  # noqa: ASYNC110 - there is no event to wait for

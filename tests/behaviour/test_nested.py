@@ -19,7 +19,8 @@ from llm_traffic_scheduler import (
     current_slot,
     traffic,
 )
-from llm_traffic_scheduler.call import Call, active, lineage
+from llm_traffic_scheduler.call import Call
+from llm_traffic_scheduler.surroundings import active, lineage
 from tests.behaviour.doors import assert_whole, start
 from tests.support import Recorder, account, armed_timers, hold, make_scheduler, noop, now, settle
 from tests.unit.core.tracing import lines_run

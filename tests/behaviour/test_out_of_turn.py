@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llm_traffic_scheduler import current_slot, kind_in_force, traffic
-from llm_traffic_scheduler.call import active, lineage
+from llm_traffic_scheduler.surroundings import active, lineage
 from llm_traffic_scheduler.testing import VirtualTimeLoop, run_virtual
 from tests.behaviour.doors import assert_whole
 from tests.support import account, armed_timers, hold, make_scheduler, noop, settle

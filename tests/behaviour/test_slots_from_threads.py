@@ -23,7 +23,7 @@ from llm_traffic_scheduler import (
     SchedulerMisuse,
     current_slot,
 )
-from llm_traffic_scheduler.threads import LoopFuture
+from llm_traffic_scheduler.loop_future import LoopFuture
 from tests.behaviour.doors import assert_whole
 from tests.behaviour.threads import PATIENCE, Block, background_loop, bound_scheduler, until
 from tests.support import Recorder, account, hold, settle

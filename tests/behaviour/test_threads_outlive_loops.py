@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from llm_traffic_scheduler import SchedulerMisuse, TrafficScheduler, threads
+from llm_traffic_scheduler import SchedulerMisuse, TrafficScheduler, loop_future
 from tests.behaviour.doors import assert_whole
 from tests.behaviour.threads import PATIENCE, Block, background_loop, bound_scheduler, in_thread, until
 from tests.support import account, settle
@@ -66,7 +66,7 @@ def test_a_loop_that_ends_without_a_word_is_noticed_by_a_waiting_thread(end: str
 
 
 def test_a_closed_loop_needs_no_second_look(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(threads, "_LOOKS_UNTIL_GONE", -1)
+    monkeypatch.setattr(loop_future, "_LOOKS_UNTIL_GONE", -1)
     with background_loop() as background:
         scheduler = background.run(bound_scheduler())
         future = scheduler.submit_from_thread("batch", asyncio.Event().wait)

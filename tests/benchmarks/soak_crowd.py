@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from llm_traffic_scheduler import FixedPolicy, Kind, LimitPolicy, TrafficScheduler, kind_in_force, traffic
-from llm_traffic_scheduler.call import Call, active_call
+from llm_traffic_scheduler.call import Call
 from llm_traffic_scheduler.core.admission import GONE, LENT_ON, QUEUED, RUNNING
+from llm_traffic_scheduler.surroundings import active_call
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.behaviour.doors import Door, through_slot, through_submit
 from tests.benchmarks.soak_ways import WAYS, Work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from functools import partial
 from typing import Final
 
@@ -51,7 +51,7 @@ async def _by_block(crowd: Crowd, ticket: Ticket) -> None:
 
     def work() -> None:
         with crowd.scheduler.slot_from_thread(ticket.kind, **ticket.options):
-            time.sleep(seconds)
+            threading.Event().wait(seconds)  # a client that waits for its answer
             if fails:
                 raise Boom
 

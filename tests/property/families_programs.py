@@ -18,9 +18,10 @@ from llm_traffic_scheduler import (
     current_slot,
     traffic,
 )
-from llm_traffic_scheduler.call import Call, active
+from llm_traffic_scheduler.call import Call
 from llm_traffic_scheduler.core.admission import RUNNING
 from llm_traffic_scheduler.nested import owner_of
+from llm_traffic_scheduler.surroundings import active
 
 if TYPE_CHECKING:
     from tests.property.families import Families

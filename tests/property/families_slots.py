@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from llm_traffic_scheduler.call import Call, lineage
+from llm_traffic_scheduler.call import Call
 from llm_traffic_scheduler.core.admission import AWAY, GONE, LENT_ON, QUEUED, RUNNING
 from llm_traffic_scheduler.dispatcher import Dispatcher
 from llm_traffic_scheduler.nested import lends, owner_of
+from llm_traffic_scheduler.surroundings import lineage
 
 __all__ = ["check_slots", "relatives"]
 

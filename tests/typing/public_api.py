@@ -1,7 +1,7 @@
 """What type checkers know of the public names. Checked by `mypy --strict`, never run.
 
-Keeps API.md's signatures. Each `type: ignore` is a use that must be refused: `warn_unused_ignores`, part of strict,
-fails where it is not.
+Keeps API.md's signatures. Each line with an ignored error is a use that must be refused: `warn_unused_ignores`, part of
+strict, fails where it is not.
 """
 
 from __future__ import annotations
