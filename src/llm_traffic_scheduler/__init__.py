@@ -25,7 +25,7 @@ from .errors import (
 )
 from .events import CallFinished, CallQueued, CallRejected, CallStarted, Event, LimitChanged
 from .listeners import Listener
-from .policies.base import Decision, LimitPolicy, Signals
+from .policies.base import Arrived, Decision, Ended, FirstToken, LimitPolicy, ObservingPolicy, Signals
 from .policies.fixed import FixedPolicy
 from .policies.pressure import PressurePolicy
 from .scheduler import TrafficScheduler
@@ -35,6 +35,7 @@ from .traffic import kind_in_force, traffic
 from .work import Kind
 
 __all__ = [
+    "Arrived",
     "CallAborted",
     "CallFinished",
     "CallInfo",
@@ -44,13 +45,16 @@ __all__ = [
     "CloseReport",
     "ConfigError",
     "Decision",
+    "Ended",
     "Event",
+    "FirstToken",
     "FixedPolicy",
     "Kind",
     "KindTotals",
     "LimitChanged",
     "LimitPolicy",
     "Listener",
+    "ObservingPolicy",
     "PossibleDeadlock",
     "PressurePolicy",
     "QueueFull",

@@ -25,6 +25,7 @@ from .events import Outcome
 from .idleness import IdleWaiters
 from .listeners import Listeners
 from .loop_clock import clock_of, future_maker
+from .observation import tell_arrived, tell_ended, tell_failed
 from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
 from .settings import Settings
@@ -112,6 +113,8 @@ class Dispatcher:
                 self.enter_slice(now)
             self.governor.fresh = False
             self.governor.window.pending.arrivals += 1
+            if self.governor.observe is not None:
+                tell_arrived(call, now)
 
     def admitted(self, call: Call) -> None:
         """What follows from `offer` where anybody waits or listens.
@@ -183,6 +186,8 @@ class Dispatcher:
             latencies.append(now - call.submitted)
             if len(latencies) >= FOLD_AT:
                 governor.window.trim(now)
+            if governor.observe is not None:
+                tell_ended(call, now, "completed")
         if self.attentive:
             self.listeners.finished(call, "completed", now)
         call.task = None  # task -> exception -> traceback -> frame -> call would be a cycle
@@ -203,6 +208,7 @@ class Dispatcher:
         latencies.append(now - call.submitted)
         if len(latencies) >= FOLD_AT:
             governor.window.trim(now)
+        tell_ended(call, now, "completed")
 
     def finish(self, call: Call, outcome: Outcome) -> None:
         """Take the slot back, exactly once, and hand it on; unless another call still uses it."""
@@ -215,7 +221,7 @@ class Dispatcher:
         if call.observed and outcome == "completed":
             self._succeeded(call, now)
         elif call.observed:
-            self.governor.failed(now, max(0.0, now - call.submitted))
+            tell_failed(call, now, outcome)
         if nesting is None or nesting.lender is None or call in self.admission.away:
             self.listeners.finished(call, outcome, now)
         if call.extras is not None:
@@ -315,7 +321,7 @@ class Dispatcher:
         tally.cancelled += 1
         tally.never_started += not call.gave_way_once
         if call.observed:
-            self.governor.failed(now, max(0.0, now - call.submitted))
+            tell_failed(call, now, "cancelled")
         nested.want_no_more(call)
         call.started_at = now  # the end of its wait
         self.listeners.finished(call, "cancelled", now)

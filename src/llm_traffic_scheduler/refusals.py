@@ -11,6 +11,7 @@ from . import nested
 from .call import Call, Verdict
 from .core.admission import QUEUED, Admission
 from .errors import QueueFull, QueueTimeout, Rejected, SchedulerClosed
+from .observation import tell_ended, tell_failed
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -92,8 +93,11 @@ def _queued(home: Dispatcher, call: Call) -> int:
 def _count(home: Dispatcher, call: Call, verdict: Verdict, now: float) -> None:
     home.tallies[call.kind].rejected += 1
     nested.want_no_more(call)
-    if verdict is Verdict.TIMEOUT and call.observed:
-        home.governor.failed(now, max(0.0, now - call.submitted))
+    if call.observed:
+        if verdict is Verdict.TIMEOUT:
+            tell_failed(call, now, "rejected")
+        else:
+            tell_ended(call, now, "rejected")
     home.listeners.rejected(call, verdict)
 
 

@@ -26,6 +26,7 @@ from .errors import ConfigError, SchedulerClosed, SchedulerMisuse
 from .explain import explain
 from .listeners import Listener
 from .loop_bound import LoopBound
+from .observation import tell_arrived
 from .policies.base import LimitPolicy
 from .refusals import refusal
 from .settings import Changes, Settings
@@ -227,6 +228,8 @@ class TrafficScheduler(LoopBound):
                 home.enter_slice(now)
             governor.fresh = False
             governor.window.pending.arrivals += 1
+            if governor.observe is not None:
+                tell_arrived(call, now)
         if home.admission.offer_as(call, False) != RUNNING or home.attentive or home.admission.batch_queue.size:
             home.admitted(call)
         return call

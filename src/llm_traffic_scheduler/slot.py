@@ -5,13 +5,16 @@ Floor: third. Made only for code that asks for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from . import giving_way
 from .call import Call
 from .core.admission import RUNNING
-from .core.checks import count
+from .core.checks import count, timeout
+from .errors import ConfigError
+from .observation import tell_first_token
 from .surroundings import active_call
 
 __all__ = ["Slot", "checkpoint", "current_slot", "released", "slot_of"]
@@ -54,7 +57,8 @@ class Slot:
     def first_token(self) -> None:
         """Say that the backend's first token is here. Only the first call counts."""
         if self._call.state == RUNNING and self.first_token_at is None:
-            self.first_token_at = self._call.home.clock()
+            self.first_token_at = now = self._call.home.clock()
+            tell_first_token(self._call, now)
 
     def tokens(self, n: int) -> None:
         """Say that `n` more output tokens have arrived.
@@ -64,6 +68,25 @@ class Slot:
         """
         if count("n", n) and self._call.state == RUNNING:
             self.token_count += n
+
+    def throttled(self, retry_after: float | None = None) -> None:
+        """Say that the backend has asked us to wait: a 429, a Retry-After.
+
+        Until `retry_after` seconds (None: 1) from now no more than `batch_min_concurrency` batch calls start by
+        the policies that heed it, `AdaptivePolicy` and `PressurePolicy` among them. Of two such wishes the later
+        end holds. This call goes on; to wait without its slot, use `released`.
+
+        Raises:
+            ConfigError: `retry_after` is no finite number of at least 0 seconds.
+        """
+        seconds = 1.0 if retry_after is None else timeout("retry_after", retry_after)
+        if not 0 <= seconds < math.inf:
+            raise ConfigError(f"retry_after must be a finite number of at least 0 seconds or None, got {retry_after!r}")
+        if self._call.state == RUNNING:
+            home = self._call.home
+            now = home.clock()
+            home.governor.throttled(now + seconds)
+            home.settle(now)
 
     @property
     def should_yield(self) -> bool:

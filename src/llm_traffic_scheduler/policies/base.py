@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["Decision", "LimitPolicy", "Signals"]
+__all__ = ["Arrived", "Decision", "Ended", "FirstToken", "LimitPolicy", "Observation", "ObservingPolicy", "Signals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,16 @@ class Signals:
     oldest_unfinished: float = 0.0
     """Age of the oldest interactive call that has not ended."""
     ttft_p95: float | None = None
-    """P95 of the time to first token, None where no call reports it."""
+    """P95 over the window of the seconds from submit to first token; None where no call reports it."""
     pace: float | None = None
-    """Seconds per output token, None where no call reports it."""
+    """P95 over the window of the seconds per output token after the first; None where no call reports it."""
     throttled_until: float = -math.inf
     """Until then the backend has asked us to wait."""
     oldest_batch_wait: float = 0.0
     external: float | None = None
     """Pressure from an outside gauge, None without one."""
+    slice_length: float = 0.1
+    """Seconds of a slice of the window: `advance` is not called again before it has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class LimitPolicy(Protocol):
     Optional attributes:
         p95_threshold (float | None): unfinished interactive calls older than this join the quantiles.
         reads (frozenset[str]): names of the signals `decide` looks at; a decision is then kept
-            while only others change. Without it every change asks again.
+            while only others change, and those that take time to find may be left at their defaults. Without it
+            every change asks again.
         reset() (method): called when the scheduler moves to another event loop.
         replica() (method): an independent copy, which a snapshot taken after a quiet spell brings up
             to date; without it, or if it returns the policy itself, such a snapshot shows the
@@ -93,4 +96,59 @@ class LimitPolicy(Protocol):
 
     def decide(self, now: float, signals: Signals) -> Decision:
         """How many batch calls may run at `now`. Changes nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An interactive call was submitted.
+
+    Attributes:
+        call: the same in all observations of one call; no two unfinished calls share it.
+    """
+
+    call: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token of an interactive call is there, `elapsed` seconds after its submit."""
+
+    call: int = 0
+    elapsed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An interactive call has ended, or was refused.
+
+    Attributes:
+        latency: seconds since its submit.
+        first_token: seconds from submit to first token, None where that was not reported.
+        tokens: output tokens reported, 0 where none were.
+    """
+
+    call: int = 0
+    latency: float = 0.0
+    first_token: float | None = None
+    tokens: int = 0
+    outcome: Literal["completed", "failed", "cancelled", "timed_out", "rejected"] = "completed"
+
+
+Observation: TypeAlias = Arrived | FirstToken | Ended
+
+
+@runtime_checkable
+class ObservingPolicy(LimitPolicy, Protocol):
+    """A law that needs single calls. One that does not have `observe` costs nothing per call.
+
+    It hears of interactive calls that count as traffic, as they happen. After `configure(policy=...)` calls may
+    end whose arrival it has not heard of. What it raises is treated as for `advance`.
+
+    Optional attribute, beside those of `LimitPolicy`:
+        observing (bool): False if it has the method and does not need to hear, with these settings.
+    """
+
+    def observe(self, now: float, event: Observation) -> None:
+        """Take in what has just happened to one call; changes state, as `advance` does."""
         ...

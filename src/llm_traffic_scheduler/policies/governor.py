@@ -12,17 +12,22 @@ from typing import Final, Protocol
 
 from ..core.admission import Limits
 from ..core.metrics import SlidingWindowMetrics, WindowReading
+from ..core.stream_times import StreamTimes
 from ..errors import ConfigError
-from .base import Decision, LimitPolicy, Signals
+from .base import Decision, LimitPolicy, Observation, Signals
 
 __all__ = ["Governor", "Watched"]
 
 # At the very instant of `valid_until` both sides of a step may hold, by rounding; a moment later only one does.
 _PAST_THE_STEP: Final = 1e-6
 
-_COUNTS: Final = frozenset({"interactive_running", "interactive_queued", "batch_running", "batch_queued"})
+_BATCH_COUNTS: Final = frozenset({"batch_running", "batch_queued"})
+_COUNTS: Final = _BATCH_COUNTS | {"interactive_running", "interactive_queued"}
 _AGES: Final = frozenset({"oldest_unfinished", "oldest_batch_wait"})
-_EVERYTHING: Final = _COUNTS | _AGES
+_STREAMS: Final = frozenset({"ttft_p95", "pace"})
+_WINDOW: Final = _STREAMS | {"rps", "sample_count", "p50", "p95", "p99", "p95_finished"}
+_EVERYTHING: Final = _COUNTS | _AGES | _WINDOW
+_UNREAD: Final = WindowReading()
 
 
 class Watched(Protocol):
@@ -61,7 +66,9 @@ class Governor:
         "_on_change",
         "_on_fault",
         "_reads_ages",
+        "_reads_batch_counts",
         "_reads_counts",
+        "_reads_window",
         "_told",
         "_watched",
         "asking",
@@ -69,8 +76,10 @@ class Governor:
         "fresh",
         "kept",
         "kept_until",
+        "observe",
         "policy",
         "slice_end",
+        "streams",
         "throttled_until",
         "window",
     )
@@ -84,6 +93,7 @@ class Governor:
         on_change: Callable[[Decision, Decision], None],
     ) -> None:
         self.window = window
+        self.streams: StreamTimes | None = None  # from the first report of a token on
         self.throttled_until = -math.inf
         self._on_fault = on_fault
         self._on_change = on_change
@@ -106,7 +116,10 @@ class Governor:
         except Exception:
             reads = _EVERYTHING
         self._reads_counts = not _COUNTS.isdisjoint(reads)
+        self._reads_batch_counts = not _BATCH_COUNTS.isdisjoint(reads)
         self._reads_ages = not _AGES.isdisjoint(reads)
+        self._reads_window = not _WINDOW.isdisjoint(reads)
+        self.observe = _observer(policy)
         self._failed_at: float | None = None
         self.slice_end = -math.inf
         self.forget()
@@ -114,6 +127,7 @@ class Governor:
     def set_window(self, window: SlidingWindowMetrics) -> None:
         """Look at `window` from now on."""
         self.window = window
+        self.streams = None
         self.slice_end = -math.inf
         self.forget()
 
@@ -123,7 +137,7 @@ class Governor:
         # The P95 that an unsuccessful end must reach to count, None if it is to be read from the window again: after
         # a success, and in each slice. Not after each failure: with 100,000 calls waiting, an hour of reading.
         self.bar: float | None = None
-        self._counts: tuple[int, int, int, int] | None = None
+        self._counts: tuple[int, ...] | None = None
         self.kept_until = self._answer_by = self._next_join = -math.inf
         self._joins_at: float | None = None
 
@@ -139,6 +153,40 @@ class Governor:
             self.window.advance(now)
             self.bar = self.window.read(now, self._unfinished(now)).p95
         self.window.failed(now, latency, counts=latency >= self.bar)
+
+    def tell(self, now: float, event: Observation) -> None:
+        """Let the policy know of a single call; only if it has `observe`."""
+        assert self.observe is not None
+        self.fresh, self.asking = False, True
+        try:
+            self.observe(now, event)
+        except BaseException as error:
+            self._fault(now, error)
+        finally:
+            self.asking = False
+
+    def throttled(self, until: float) -> None:
+        """The backend has asked us to wait; of two such wishes the later end holds."""
+        if until > self.throttled_until:
+            self.throttled_until = until
+            self.fresh = False
+
+    def first_token(self, now: float, elapsed: float) -> None:
+        """An interactive call has its first token, `elapsed` seconds after its submit."""
+        self._streams(now).first_token(now, elapsed)
+        self.fresh = False
+
+    def pace(self, now: float, seconds_per_token: float) -> None:
+        """An interactive call has streamed to its end at this pace."""
+        self._streams(now).pace(now, seconds_per_token)
+        self.fresh = False
+
+    def _streams(self, now: float) -> StreamTimes:
+        if now >= self.slice_end:
+            self.roll(now)
+        if self.streams is None:
+            self.streams = StreamTimes(self.window.length)
+        return self.streams
 
     def roll(self, now: float) -> None:
         """Enter the slice that holds `now`: samples leave, and the policy is advanced.
@@ -167,10 +215,15 @@ class Governor:
         if (
             self.fresh
             and now < self._answer_by
-            and (not self._reads_counts or (self._watched is not None and self._watched.counts == self._counts))
+            and (not self._reads_counts or (self._watched is not None and self._read_counts() == self._counts))
         ):
             return self.kept
         return self._decide(now).limit
+
+    def _read_counts(self) -> tuple[int, ...]:
+        """Those that the policy looks at."""
+        assert self._watched is not None
+        return self._watched.counts if self._reads_batch_counts else self._watched.counts[:2]
 
     def next_look(self, now: float) -> float:
         """When the limit may rise by itself: the decision expires, samples leave, or the policy is to hear of some."""
@@ -180,7 +233,7 @@ class Governor:
             # Also for NaN. A policy that says "ask me each time" is asked once a slice, or the loop would spin.
             return now + slice_length
         due = max(decision.valid_until + _PAST_THE_STEP, now + slice_length / 100)
-        return max(min(due, self.window.next_change(), self._untold(now)), math.nextafter(now, math.inf))
+        return max(min(due, self._signals_stand_until(now)), math.nextafter(now, math.inf))
 
     def read(self, now: float) -> tuple[Decision, Signals, WindowReading]:
         """What would be decided at `now`, and on which signals. Changes nothing."""
@@ -195,13 +248,14 @@ class Governor:
         return decision, signals, reading
 
     def _decide(self, now: float) -> Decision:
-        watched = self._watched
-        assert watched is not None
         if now >= self.slice_end:
             self.roll(now)
-        self.window.advance(now)
-        ages = self._unfinished(now)
-        signals = self._signals(now, self.window.read(now, ages), ages=self._reads_ages)
+        ages: list[float] = []
+        if self._reads_window:
+            self.window.advance(now)
+            ages = self._unfinished(now)
+        reading = self.window.read(now, ages) if self._reads_window else _UNREAD
+        signals = self._signals(now, reading, ages=self._reads_ages)
         before, self.asking = self._decision, True
         try:
             decision = self._whole(self.policy.decide(now, signals), signals)
@@ -211,19 +265,27 @@ class Governor:
             self._answer_by = now
         else:
             self._failed_at = None
-            # An age that has joined the quantile grows all the time, so such an answer is not kept.
-            unchanged_until = min(self.window.next_change(), self._next_join, self._untold(now))
-            self._answer_by = now if ages else min(decision.valid_until, unchanged_until)
+            self._answer_by = self._stands_until(now, decision, ages)
         finally:
             self.asking = False
         self.fresh = True
         self.kept_until = -math.inf if self._reads_counts else self._answer_by
-        self._counts = watched.counts
+        self._counts = self._read_counts()
         self._decision = decision
         self.kept = decision.limit
         if before is not None and before.limit != decision.limit:
             self._on_change(before, decision)
         return decision
+
+    def _stands_until(self, now: float, decision: Decision, ages: list[float]) -> float:
+        """How long the decision is kept at most."""
+        if ages:  # an age that has joined the quantile grows all the time
+            return now
+        until = min(decision.valid_until, self._signals_stand_until(now))
+        if self._reads_window:
+            return min(until, self._next_join)
+        # What counts calls is told how things are once a slice, whoever asks; no timer is set for that.
+        return min(until, self.slice_end) if self._reads_counts else until
 
     def _whole(self, decision: Decision, signals: Signals) -> Decision:
         """The decision with its limit inside the bounds, if it is one."""
@@ -254,6 +316,13 @@ class Governor:
             self._fault(now, error)
         finally:
             self.asking = False
+
+    def _signals_stand_until(self, now: float) -> float:
+        """When what the policy reads may change although nothing happens."""
+        if not self._reads_window:
+            return math.inf
+        streams = math.inf if self.streams is None else self.streams.next_change()
+        return min(self.window.next_change(), streams, self._untold(now))
 
     def _untold(self, now: float) -> float:
         """The end of the slice if something in it has changed what the policy was last advanced on; else infinity."""
@@ -323,6 +392,8 @@ class Governor:
         assert watched is not None
         limits = watched.limits
         interactive_running, interactive_queued, batch_running, batch_queued = watched.counts
+        streams = None if reading is _UNREAD else self.streams
+        ttft_p95, pace = (None, None) if streams is None else streams.read(now)
         return Signals(
             max_concurrency=limits.max_concurrency,
             batch_max=limits.batch_max,
@@ -338,6 +409,18 @@ class Governor:
             p99=reading.p99,
             p95_finished=reading.p95_finished,
             oldest_unfinished=watched.oldest_unfinished(now) if ages else 0.0,
+            ttft_p95=ttft_p95,
+            pace=pace,
             throttled_until=self.throttled_until,
             oldest_batch_wait=watched.oldest_wait(False, now) if ages else 0.0,
+            slice_length=self.window.slice_length,
         )
+
+
+def _observer(policy: LimitPolicy) -> Callable[[float, Observation], None] | None:
+    """The policy's third door, if it has one and uses it."""
+    try:
+        observe = getattr(policy, "observe", None)
+        return observe if callable(observe) and getattr(policy, "observing", True) else None
+    except Exception:
+        return None

@@ -1,0 +1,55 @@
+"""What the policy hears of single interactive calls, and what their tokens say.
+
+Floor: third, without asyncio. Nothing here is called for a call that is not observed, and only the tokens are
+recorded where the policy does not observe.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from .policies.base import Arrived, Ended, FirstToken
+
+if TYPE_CHECKING:
+    from .call import Call
+
+__all__ = ["tell_arrived", "tell_ended", "tell_failed", "tell_first_token"]
+
+_How: TypeAlias = Literal["completed", "failed", "cancelled", "timed_out", "rejected"]
+
+
+def tell_arrived(call: Call, now: float) -> None:
+    """The call is traffic from here on."""
+    governor = call.home.governor
+    if governor.observe is not None:
+        governor.tell(now, Arrived(id(call)))
+
+
+def tell_first_token(call: Call, now: float) -> None:
+    """The call's first token is here."""
+    if call.observed:
+        governor, elapsed = call.home.governor, max(0.0, now - call.submitted)
+        governor.first_token(now, elapsed)
+        if governor.observe is not None:
+            governor.tell(now, FirstToken(id(call), elapsed))
+
+
+def tell_failed(call: Call, now: float, outcome: _How) -> None:
+    """The call has ended without success, after a time that says something of the backend."""
+    call.home.governor.failed(now, max(0.0, now - call.submitted))
+    tell_ended(call, now, outcome)
+
+
+def tell_ended(call: Call, now: float, outcome: _How) -> None:
+    """The call has ended, or was refused."""
+    governor, latency = call.home.governor, max(0.0, now - call.submitted)
+    slot = None if call.extras is None else call.extras.slot
+    first_token, tokens = None, 0
+    if slot is not None:
+        tokens = slot.token_count
+        if slot.first_token_at is not None:
+            first_token = max(0.0, slot.first_token_at - call.submitted)
+            if tokens > 1 and outcome == "completed":
+                governor.pace(now, (latency - first_token) / (tokens - 1))
+    if governor.observe is not None:
+        governor.tell(now, Ended(id(call), latency, first_token, tokens, outcome))
