@@ -25,6 +25,7 @@ from .errors import (
 )
 from .events import CallFinished, CallQueued, CallRejected, CallStarted, Event, LimitChanged
 from .listeners import Listener
+from .policies.adaptive import AdaptivePolicy
 from .policies.base import Arrived, Decision, Ended, FirstToken, LimitPolicy, ObservingPolicy, Signals
 from .policies.fixed import FixedPolicy
 from .policies.pressure import PressurePolicy
@@ -35,6 +36,7 @@ from .traffic import kind_in_force, traffic
 from .work import Kind
 
 __all__ = [
+    "AdaptivePolicy",
     "Arrived",
     "CallAborted",
     "CallFinished",
