@@ -12,8 +12,8 @@ from typing import Any, Final, TypedDict
 from .core.admission import Limits
 from .core.checks import count, seconds, timeout
 from .errors import ConfigError
+from .policies.adaptive import AdaptivePolicy
 from .policies.base import LimitPolicy
-from .policies.fixed import FixedPolicy
 from .policies.pressure import PressurePolicy
 
 __all__ = ["Changes", "Settings"]
@@ -150,11 +150,11 @@ class Settings:
         return (self.interactive_rps_threshold, self.interactive_p95_threshold, self.smoothing, self.policy)
 
     def make_policy(self) -> LimitPolicy:
-        """The policy given, the pressure law of the thresholds, or all that `batch_max_concurrency` allows."""
+        """The policy given, the pressure law of the thresholds, or with neither the adaptive law without a target."""
         if self.policy is not None:
             return self.policy
         if self.interactive_rps_threshold is None and self.interactive_p95_threshold is None:
-            return FixedPolicy(_UNBOUNDED)
+            return AdaptivePolicy()
         return PressurePolicy(self.interactive_rps_threshold, self.interactive_p95_threshold, self.smoothing)
 
     @property
@@ -175,7 +175,3 @@ class Settings:
         elif any(changes.get(name) is not None for name in _THRESHOLDS):
             changes = {"policy": None, **changes}
         return replace(self, **changes)
-
-
-# More than any cap; the scheduler clamps it to batch_max_concurrency as it is at that moment.
-_UNBOUNDED: Final = 2**63 - 1

@@ -61,6 +61,7 @@ class Governor:
         "_counts",
         "_decision",
         "_failed_at",
+        "_heedless",
         "_joins_at",
         "_next_join",
         "_on_change",
@@ -120,6 +121,8 @@ class Governor:
         self._reads_ages = not _AGES.isdisjoint(reads)
         self._reads_window = not _WINDOW.isdisjoint(reads)
         self.observe = _observer(policy)
+        # What happens to interactive calls makes no difference to it, but for their number if it reads that.
+        self._heedless = not self._reads_window and self.observe is None
         self._failed_at: float | None = None
         self.slice_end = -math.inf
         self.forget()
@@ -170,6 +173,7 @@ class Governor:
         if until > self.throttled_until:
             self.throttled_until = until
             self.fresh = False
+            self._answer_by = -math.inf
 
     def first_token(self, now: float, elapsed: float) -> None:
         """An interactive call has its first token, `elapsed` seconds after its submit."""
@@ -213,7 +217,7 @@ class Governor:
     def limit(self, now: float) -> int:
         """The batch limit in force, asked for before each single start."""
         if (
-            self.fresh
+            (self.fresh or self._heedless)
             and now < self._answer_by
             and (not self._reads_counts or (self._watched is not None and self._read_counts() == self._counts))
         ):
