@@ -13,7 +13,7 @@ from .core.admission import Limits
 from .core.checks import count, seconds, timeout
 from .errors import ConfigError
 from .policies.adaptive import AdaptivePolicy
-from .policies.base import LimitPolicy
+from .policies.base import LimitPolicy, check_policy
 from .policies.pressure import PressurePolicy
 
 __all__ = ["Changes", "Settings"]
@@ -117,12 +117,7 @@ class Settings:
             return
         if given:
             raise ConfigError(f"policy takes the place of the law built from {', '.join(given)}: give one or the other")
-        if isinstance(self.policy, type) or not all(
-            callable(getattr(self.policy, name, None)) for name in ("advance", "decide")
-        ):
-            raise ConfigError(f"policy must be an object with the methods advance and decide, got {self.policy!r}")
-        if (joining := getattr(self.policy, "p95_threshold", None)) is not None:
-            seconds("policy.p95_threshold", joining)
+        check_policy("policy", self.policy)
 
     @property
     def batch_max(self) -> int:

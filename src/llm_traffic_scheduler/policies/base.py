@@ -9,9 +9,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-__all__ = ["Arrived", "Decision", "Ended", "FirstToken", "LimitPolicy", "Observation", "ObservingPolicy", "Signals"]
+from ..core.checks import seconds
+from ..errors import ConfigError
+
+__all__ = [
+    "Arrived",
+    "Decision",
+    "Ended",
+    "FirstToken",
+    "LimitPolicy",
+    "Observation",
+    "ObservingPolicy",
+    "Signals",
+    "check_decision",
+    "check_policy",
+]
+
+PolicyT = TypeVar("PolicyT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +168,24 @@ class ObservingPolicy(LimitPolicy, Protocol):
     def observe(self, now: float, event: Observation) -> None:
         """Take in what has just happened to one call; changes state, as `advance` does."""
         ...
+
+
+def check_policy(name: str, policy: PolicyT) -> PolicyT:
+    """`policy` if it is an object that can be asked, or ConfigError; `name` is what the message calls it."""
+    if isinstance(policy, type) or not all(callable(getattr(policy, method, None)) for method in ("advance", "decide")):
+        raise ConfigError(f"{name} must be an object with the methods advance and decide, got {policy!r}")
+    if (joining := getattr(policy, "p95_threshold", None)) is not None:
+        seconds(f"{name}.p95_threshold", joining)
+    return policy
+
+
+def check_decision(policy: LimitPolicy, decision: Decision, signals: Signals) -> Decision:
+    """The decision with its limit inside the bounds; ConfigError if its limit or its reason is none."""
+    limit, reason = decision.limit, decision.reason
+    if not isinstance(limit, int) or isinstance(limit, bool) or not isinstance(reason, str):
+        raise ConfigError(
+            f"{policy!r} must decide on a whole number of calls, with a string for the reason, got {decision!r}"
+        )
+    inside = min(signals.batch_max, max(signals.batch_min, limit))
+    # Numbers are made floats here, where what cannot be one is still the policy's fault.
+    return Decision(inside, math.fsum((decision.pressure,)), reason, math.fsum((decision.valid_until,)))

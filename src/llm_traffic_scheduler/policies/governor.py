@@ -13,8 +13,7 @@ from typing import Final, Protocol
 from ..core.admission import Limits
 from ..core.metrics import SlidingWindowMetrics, WindowReading
 from ..core.stream_times import StreamTimes
-from ..errors import ConfigError
-from .base import Decision, LimitPolicy, Observation, Signals
+from .base import Decision, LimitPolicy, Observation, Signals, check_decision
 
 __all__ = ["Governor", "Watched"]
 
@@ -244,7 +243,7 @@ class Governor:
         reading = self._measure(now)
         signals = self._signals(now, reading)
         try:
-            decision = self._whole(self._caught_up(now).decide(now, signals), signals)
+            decision = check_decision(self.policy, self._caught_up(now).decide(now, signals), signals)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # a CancelledError too: nobody's task is meant
@@ -262,7 +261,7 @@ class Governor:
         signals = self._signals(now, reading, ages=self._reads_ages)
         before, self.asking = self._decision, True
         try:
-            decision = self._whole(self.policy.decide(now, signals), signals)
+            decision = check_decision(self.policy, self.policy.decide(now, signals), signals)
         except BaseException as error:
             self._fault(now, error)
             decision = self._fallback(now)
@@ -290,18 +289,6 @@ class Governor:
             return min(until, self._next_join)
         # What counts calls is told how things are once a slice, whoever asks; no timer is set for that.
         return min(until, self.slice_end) if self._reads_counts else until
-
-    def _whole(self, decision: Decision, signals: Signals) -> Decision:
-        """The decision with its limit inside the bounds, if it is one."""
-        limit, reason = decision.limit, decision.reason
-        if not isinstance(limit, int) or isinstance(limit, bool) or not isinstance(reason, str):
-            raise ConfigError(
-                f"{self.policy!r} must decide on a whole number of calls, with a string for the reason, "
-                f"got {decision!r}"
-            )
-        inside = min(signals.batch_max, max(signals.batch_min, limit))
-        # Numbers are made floats here, where what cannot be one is still the policy's fault.
-        return Decision(inside, math.fsum((decision.pressure,)), reason, math.fsum((decision.valid_until,)))
 
     def _fallback(self, now: float) -> Decision:
         """The last decision for one window, then the floor."""
@@ -351,6 +338,8 @@ class Governor:
                 break
             policy.advance(boundary, self._signals(boundary, self._measure(boundary)))
             boundary = self.window.end_of_slice(boundary)
+        else:  # as `roll` ends: what the policy asks for itself, it asks for now
+            policy.advance(now, self._signals(now, self._measure(now)))
         return policy
 
     # Signals
