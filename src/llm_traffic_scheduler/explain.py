@@ -23,6 +23,8 @@ def describe(decision: Decision, signals: Signals) -> tuple[Reason, str]:
         "latency": f"an interactive P95 of {signals.p95:.3g} s is {decision.pressure:.0%} of the threshold",
         "throttled": "the backend has asked us to wait",
         "fixed": "the limit is fixed",
+        "external": f"the outside gauge shows a pressure of {decision.pressure:.2f}",
+        "external_stale": "the outside gauge has shown nothing usable of late, so the fallback or the minimum holds",
         "policy_failed": "the policy raised, see the log; its last decision holds for one window, then the minimum",
     }.get(decision.reason, f"the policy says {decision.reason!r} at pressure {decision.pressure:.2f}")
     reason = cast("Reason", decision.reason) if decision.reason in REASONS else "policy"

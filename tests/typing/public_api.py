@@ -188,7 +188,10 @@ def a_snapshot_is_whole_and_cannot_be_changed() -> None:
     assert_type((snapshot.interactive_queued, snapshot.batch_queued, snapshot.overdue), tuple[int, int, int])
     assert_type((snapshot.batch_limit, snapshot.pressure, snapshot.detail), tuple[int, float, str])
     assert_type(
-        snapshot.reason, Literal["calm", "arrivals", "latency", "throttled", "fixed", "policy", "policy_failed"]
+        snapshot.reason,
+        Literal[
+            "calm", "arrivals", "latency", "throttled", "fixed", "external", "external_stale", "policy", "policy_failed"
+        ],
     )
     assert_type(snapshot.paused, frozenset[str])
     assert_type((snapshot.oldest_interactive_wait, snapshot.oldest_batch_wait), tuple[float, float])
