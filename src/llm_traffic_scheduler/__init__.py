@@ -24,11 +24,14 @@ from .errors import (
     SchedulerMisuse,
 )
 from .events import CallFinished, CallQueued, CallRejected, CallStarted, Event, LimitChanged
+from .gauge import Gauge
 from .listeners import Listener
 from .policies.adaptive import AdaptivePolicy
 from .policies.base import Arrived, Decision, Ended, FirstToken, LimitPolicy, ObservingPolicy, Signals
+from .policies.external import ExternalPolicy, GaugeReading
 from .policies.fixed import FixedPolicy
 from .policies.pressure import PressurePolicy
+from .policies.shadow import Shadow, ShadowRecord, ShadowReport
 from .scheduler import TrafficScheduler
 from .slot import Slot, checkpoint, current_slot, released
 from .snapshot import CallInfo, CloseReport, KindTotals, Reason, SchedulerSnapshot
@@ -49,8 +52,11 @@ __all__ = [
     "Decision",
     "Ended",
     "Event",
+    "ExternalPolicy",
     "FirstToken",
     "FixedPolicy",
+    "Gauge",
+    "GaugeReading",
     "Kind",
     "KindTotals",
     "LimitChanged",
@@ -68,6 +74,9 @@ __all__ = [
     "SchedulerError",
     "SchedulerMisuse",
     "SchedulerSnapshot",
+    "Shadow",
+    "ShadowRecord",
+    "ShadowReport",
     "Signals",
     "Slot",
     "TrafficKind",
