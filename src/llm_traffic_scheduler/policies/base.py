@@ -8,6 +8,7 @@ concurrency-limits; that a decision carries its reason follows failsafe-go.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -25,6 +26,7 @@ __all__ = [
     "Signals",
     "check_decision",
     "check_policy",
+    "observer_of",
 ]
 
 PolicyT = TypeVar("PolicyT")
@@ -189,3 +191,12 @@ def check_decision(policy: LimitPolicy, decision: Decision, signals: Signals) ->
     inside = min(signals.batch_max, max(signals.batch_min, limit))
     # Numbers are made floats here, where what cannot be one is still the policy's fault.
     return Decision(inside, math.fsum((decision.pressure,)), reason, math.fsum((decision.valid_until,)))
+
+
+def observer_of(policy: LimitPolicy) -> Callable[[float, Observation], None] | None:
+    """The policy's third door, if it has one and uses it."""
+    try:
+        observe = getattr(policy, "observe", None)
+        return observe if callable(observe) and getattr(policy, "observing", True) else None
+    except Exception:
+        return None

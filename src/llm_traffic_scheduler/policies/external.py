@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from ..core.checks import number, seconds
 from ..errors import ConfigError
-from .base import Decision, LimitPolicy, Signals
+from .base import Decision, LimitPolicy, Observation, Signals, observer_of
 from .parts import check_parts, each, reads_of, replica_of, reset
 from .pressure import limit_at
 
@@ -25,7 +25,7 @@ __all__ = ["ExternalPolicy", "GaugeReading", "GaugeSource"]
 # Rides out two reports that fail, of a poller that asks every five seconds.
 _MAX_AGE: Final = 15.0
 _REFRESH: Final = 1.0
-_OWN_READS: Final = frozenset({"batch_max", "batch_min"})
+_OWN_READS: Final = frozenset({"batch_max", "batch_min", "throttled_until"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ GaugeSource: TypeAlias = Callable[[], float | GaugeReading | None]
 
 class ExternalPolicy:
     """`limit = batch_max - (batch_max - batch_min) * pressure`, with the pressure that an outside gauge shows.
+
+    The pressure is at least 1 while the backend has asked us to wait.
 
     A reading counts for `max_age`. From then on, and before the first one, the limit is that of `fallback`, or
     `batch_min` without one, and the reason is "external_stale". A reading that is no finite number of at least 0, and
@@ -160,6 +162,16 @@ class ExternalPolicy:
                 seen = self._with_reading(now, signals)
                 each(partial(policy.advance, now, seen) for policy in self._told)
 
+    @property
+    def observing(self) -> bool:
+        """A policy inside needs single calls."""
+        return any(observer_of(policy) is not None for policy in self.policies_inside)
+
+    def observe(self, now: float, event: Observation) -> None:
+        """Pass it on to those inside that need it."""
+        observers = [observer for policy in self._told if (observer := observer_of(policy)) is not None]
+        each(partial(observe, now, event) for observe in observers)
+
     def _look(self, now: float) -> None:
         value = self._source()
         if value is None or (value is self._seen and isinstance(value, GaugeReading)):
@@ -191,7 +203,11 @@ class ExternalPolicy:
         pressure = self._pressure(now)
         valid_until = min(now + self.refresh, self._next_change(now))
         if pressure is not None:
-            return Decision(limit_at(pressure, signals), pressure, "external", valid_until)
+            reason = "external"
+            if now < signals.throttled_until:
+                reason = "throttled" if pressure < 1 else reason
+                pressure, valid_until = max(1.0, pressure), min(valid_until, signals.throttled_until)
+            return Decision(limit_at(pressure, signals), pressure, reason, valid_until)
         if self.fallback is None:
             return Decision(signals.batch_min, 1.0, "external_stale", valid_until)
         instead = self.fallback.decide(now, signals)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from ..core.admission import Limits
 from ..core.metrics import SlidingWindowMetrics, WindowReading
 from ..core.stream_times import StreamTimes
-from .base import Decision, LimitPolicy, Observation, Signals, check_decision
+from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of
 
 __all__ = ["Governor", "Watched"]
 
@@ -119,7 +119,7 @@ class Governor:
         self._reads_batch_counts = not _BATCH_COUNTS.isdisjoint(reads)
         self._reads_ages = not _AGES.isdisjoint(reads)
         self._reads_window = not _WINDOW.isdisjoint(reads)
-        self.observe = _observer(policy)
+        self.observe = observer_of(policy)
         # What happens to interactive calls makes no difference to it, but for their number if it reads that.
         self._heedless = not self._reads_window and self.observe is None
         self._failed_at: float | None = None
@@ -408,12 +408,3 @@ class Governor:
             oldest_batch_wait=watched.oldest_wait(False, now) if ages else 0.0,
             slice_length=self.window.slice_length,
         )
-
-
-def _observer(policy: LimitPolicy) -> Callable[[float, Observation], None] | None:
-    """The policy's third door, if it has one and uses it."""
-    try:
-        observe = getattr(policy, "observe", None)
-        return observe if callable(observe) and getattr(policy, "observing", True) else None
-    except Exception:
-        return None

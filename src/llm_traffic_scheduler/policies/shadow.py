@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ..core.checks import count
-from .base import Decision, LimitPolicy, Signals, check_decision
+from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of
 from .parts import check_parts, each, reads_of, replica_of, reset
 
 __all__ = ["Shadow", "ShadowRecord", "ShadowReport"]
@@ -168,6 +168,21 @@ class Shadow:
             for totals, other in zip(self._totals[1:], self.others, strict=True):
                 totals.guard(partial(other.advance, now, signals))
             self._record(now, signals)
+
+    @property
+    def observing(self) -> bool:
+        """One of them needs single calls."""
+        return any(observer_of(policy) is not None for policy in self.policies_inside)
+
+    def observe(self, now: float, event: Observation) -> None:
+        """Tell those that need it."""
+        try:
+            if (observe := observer_of(self.acting)) is not None:
+                observe(now, event)
+        finally:
+            for totals, other in zip(self._totals[1:], self.others, strict=True):
+                if (observe := observer_of(other)) is not None:
+                    totals.guard(partial(observe, now, event))
 
     def decide(self, now: float, signals: Signals) -> Decision:
         """The acting policy's decision."""

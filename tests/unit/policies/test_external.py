@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from llm_traffic_scheduler import (
+    Arrived,
     ConfigError,
     Decision,
     ExternalPolicy,
     FixedPolicy,
     GaugeReading,
     LimitPolicy,
+    ObservingPolicy,
     PressurePolicy,
     Signals,
 )
+from llm_traffic_scheduler.policies.base import Observation
 from tests.support import Law
 
 SIGNALS = Signals(max_concurrency=12, batch_max=10, batch_min=2)
@@ -161,6 +164,24 @@ def test_while_fresh_the_fallback_is_not_asked_but_kept_up_to_date() -> None:
     assert (fallback.advanced, fallback.decided) == ([(0.0, 0.0)], [])
 
 
+# Throttling
+
+
+@pytest.mark.parametrize("shows, pressure, reason", [(0.25, 1.0, "throttled"), (1.5, 1.5, "external")])
+def test_while_the_backend_asks_us_to_wait_the_pressure_is_full(shows: float, pressure: float, reason: str) -> None:
+    policy = looked(ExternalPolicy(Dial(shows), refresh=10))
+    throttled = Signals(max_concurrency=12, batch_max=10, batch_min=2, throttled_until=3.0)
+
+    assert policy.decide(2.0, throttled) == Decision(2, pressure, reason, 3.0)
+    assert policy.decide(3.0, throttled) == policy.decide(3.0, SIGNALS)
+
+
+def test_while_stale_throttling_does_not_hide_it() -> None:
+    policy = looked(ExternalPolicy(Dial()))
+
+    assert policy.decide(2.0, Signals(batch_max=10, batch_min=2, throttled_until=3.0)).reason == "external_stale"
+
+
 # A second law
 
 
@@ -294,7 +315,7 @@ def test_what_the_source_raises_is_a_fault_and_counts_as_no_reading() -> None:
 def test_it_reads_the_bounds_and_what_the_laws_inside_read() -> None:
     dial = Dial()
 
-    assert ExternalPolicy(dial).reads == {"batch_max", "batch_min"}
+    assert ExternalPolicy(dial).reads == {"batch_max", "batch_min", "throttled_until"}
     assert ExternalPolicy(dial, also=PressurePolicy(5)).reads > {"rps", "p95", "throttled_until"}
     assert "interactive_queued" not in ExternalPolicy(dial, also=PressurePolicy(5)).reads
     assert ExternalPolicy(dial, fallback=Told()).reads > {"interactive_queued", "oldest_batch_wait", "pace"}
@@ -345,6 +366,33 @@ def test_a_replica_tells_nothing_to_a_law_that_has_no_copy() -> None:
     assert replica.also is not smoothed
     assert isinstance(replica.also, PressurePolicy)
     assert smoothed.decide(9.0, SIGNALS).pressure == 0 < replica.also.decide(9.0, SIGNALS).pressure
+
+
+class Listens(Told):
+    """A law that hears of single calls, unless it says that it need not."""
+
+    def __init__(self, observing: bool = True) -> None:
+        super().__init__()
+        self.observing = observing
+        self.heard: list[Observation] = []
+
+    def observe(self, now: float, event: Observation) -> None:
+        self.heard.append(event)
+
+
+def test_single_calls_are_heard_of_by_those_inside_that_need_them() -> None:
+    needs, needs_not = Listens(), Listens(observing=False)
+    policy = ExternalPolicy(Dial(), fallback=needs, also=needs_not)
+    policy.observe(1.0, Arrived(7))
+
+    assert policy.observing
+    assert (needs.heard, needs_not.heard) == ([Arrived(7)], [])
+
+
+def test_without_anybody_who_needs_them_single_calls_are_not_asked_for() -> None:
+    assert not ExternalPolicy(Dial()).observing
+    assert not ExternalPolicy(Dial(), fallback=Told(), also=Listens(observing=False)).observing
+    assert isinstance(ExternalPolicy(Dial()), ObservingPolicy)
 
 
 # The door

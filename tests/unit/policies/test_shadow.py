@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 
 from llm_traffic_scheduler import (
+    Arrived,
     ConfigError,
     Decision,
     ExternalPolicy,
     FixedPolicy,
     LimitPolicy,
+    ObservingPolicy,
     PressurePolicy,
     Shadow,
     Signals,
 )
+from llm_traffic_scheduler.policies.base import Observation
 from tests.support import Law
 
 SIGNALS = Signals(max_concurrency=12, batch_max=10, batch_min=2)
@@ -265,6 +268,51 @@ def test_an_acting_policy_without_a_copy_leaves_the_shadow_without_one(make: Cal
     shadow = Shadow(make(), Steered())
 
     assert shadow.replica() is shadow
+
+
+class Listens(Steered):
+    """A law that hears of single calls, unless it says that it need not."""
+
+    def __init__(self, observing: bool = True, error: BaseException | None = None) -> None:
+        super().__init__()
+        self.observing = observing
+        self.heard: list[Observation] = []
+        self._error = error
+
+    def observe(self, now: float, event: Observation) -> None:
+        self.heard.append(event)
+        if self._error is not None:
+            raise self._error
+
+
+def test_single_calls_are_heard_of_by_those_that_need_them() -> None:
+    acting, needs_not, needs = Steered(), Listens(observing=False), Listens()
+    shadow = Shadow(acting, needs_not, needs)
+    shadow.observe(1.0, Arrived(7))
+
+    assert shadow.observing
+    assert (needs_not.heard, needs.heard) == ([], [Arrived(7)])
+    assert not Shadow(acting, needs_not).observing
+    assert Shadow(needs).observing
+    assert isinstance(shadow, ObservingPolicy)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_what_another_policy_raises_on_a_single_call_is_counted_and_goes_no_further(error: BaseException) -> None:
+    acting, last = Listens(), Listens()
+    shadow = Shadow(acting, Listens(error=error), last)
+    shadow.observe(1.0, Arrived(7))
+
+    assert len(acting.heard) == len(last.heard) == 1
+    assert [report.faults for report in shadow.report()] == [0, 1, 0]
+
+
+def test_what_the_acting_policy_raises_on_a_single_call_is_as_without_a_shadow() -> None:
+    other = Listens()
+    with pytest.raises(ZeroDivisionError):
+        Shadow(Listens(error=ZeroDivisionError()), other).observe(1.0, Arrived(7))
+
+    assert len(other.heard) == 1
 
 
 # Shadows of shadows
