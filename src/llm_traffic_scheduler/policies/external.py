@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from inspect import iscoroutinefunction
 from typing import Final, TypeAlias
 
@@ -59,8 +59,9 @@ class ExternalPolicy:
     `Signals.external`, None while it is stale, and hear of single calls if they want to.
 
     The source is asked where the policy is advanced: at the first event of a slice of the window (a hundredth of it),
-    and, while batch work waits, every `refresh` seconds although nothing happens. Nobody polls while none waits. So a
-    new reading acts within `refresh` or a slice, whichever is longer.
+    after a quiet spell a few times in a row. While batch work waits, a look follows every `refresh` seconds although
+    nothing happens; while none waits, nobody polls. So a new reading acts within `refresh` or a slice, whichever is
+    longer.
 
     Args:
         source: a `Gauge`, or a function without arguments that returns the latest reading, at once and without
@@ -137,6 +138,7 @@ class ExternalPolicy:
         """An independent copy that looks at the same gauge, and tells nobody what is wrong with it."""
         twin = copy(self)
         twin._quiet = True
+        twin._source = cache(self._source)  # it is advanced up to a hundred times for one picture
         if self.fallback is not None:
             twin.fallback = replica_of(self.fallback)
         if self.also is not None:

@@ -327,13 +327,13 @@ class Governor:
     def _caught_up(self, now: float) -> LimitPolicy:
         """The policy, or a copy of it that has been told what left the window since the last event."""
         replica = getattr(self.policy, "replica", None)
-        if now < self.slice_end or replica is None or self.slice_end == -math.inf:
+        if now < self.slice_end or replica is None:
             return self.policy
         policy: LimitPolicy = replica()
         if policy is self.policy:  # it has no state that could have to be brought up to date
             return policy
         boundary = self.slice_end
-        for _ in range(self.window.slices):  # after as many slices the window is empty
+        for _ in range(0 if boundary == -math.inf else self.window.slices):  # after as many the window is empty
             if boundary > now:
                 break
             policy.advance(boundary, self._signals(boundary, self._measure(boundary)))

@@ -355,6 +355,21 @@ def test_a_replica_looks_for_itself_and_complains_to_nobody() -> None:
     assert policy.decide(2.0, SIGNALS).limit == 6
 
 
+def test_a_replica_asks_once_for_all_the_time_it_is_brought_through() -> None:
+    asked: list[None] = []
+
+    def source() -> float:
+        asked.append(None)
+        return 0.5
+
+    replica = ExternalPolicy(source).replica()
+    for slice_end in range(100):
+        replica.advance(float(slice_end), SIGNALS)
+
+    assert len(asked) == 1
+    assert replica.reading == GaugeReading(0.5, 99.0)
+
+
 def test_a_replica_tells_nothing_to_a_law_that_has_no_copy() -> None:
     plain, smoothed = Told(), PressurePolicy(10, smoothing=5.0)
     policy = looked(ExternalPolicy(Dial(), fallback=plain, also=smoothed))
