@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import Decision, PressurePolicy, Signals
+from llm_traffic_scheduler import Decision, ExternalPolicy, PressurePolicy, Signals
 from tests.behaviour.doors import outcome, start
 from tests.scenarios.counted import Counted
 from tests.scenarios.stage import Stage, scenario, scenario_on
@@ -337,6 +337,51 @@ async def test_b49_the_cancel_of_an_unrelated_task_group_does_not_end_the_lookin
 
     law.limit = 4
     await until(lambda: scheduler.inside["batch"] == 4, every=stage.seconds(0.1))  # nobody calls
+    for held in calls:
+        held.release()
+    await asyncio.gather(*(held.task for held in calls))
+
+
+BROKEN_GAUGES: dict[str, Any] = {
+    "NaN": math.nan,
+    "infinity": math.inf,
+    "below zero": -1.0,
+    "text": "0.5",
+    "redis is away": ConnectionError("no route to host"),
+    "out of memory": MemoryError(),
+}
+
+
+@scenario
+@pytest.mark.parametrize("name", BROKEN_GAUGES)
+async def test_b49_an_outside_gauge_that_breaks_does_not_end_the_looking(
+    stage: Stage, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    shows: list[Any] = [1.0]
+
+    def gauge() -> Any:
+        if isinstance(shows[0], BaseException):
+            raise shows[0]
+        return shows[0]
+
+    law = ExternalPolicy(gauge, refresh=stage.seconds(0.5), max_age=stage.seconds(3))
+    scheduler = stage.scheduler(max_concurrency=6, batch_max_concurrency=5, policy=law, window=stage.seconds(WINDOW))
+    calls = [hold(scheduler, "batch") for _ in range(5)]
+    await settle()
+    assert scheduler.inside["batch"] == 1
+
+    limits = {0.75: 2, 0.25: 4}
+    for healed in limits:
+        faults, shows[0] = scheduler.snapshot().policy_faults, BROKEN_GAUGES[name]
+        await until(lambda: scheduler.snapshot().reason == "external_stale", every=stage.seconds(0.1))
+        assert scheduler.snapshot().policy_faults > faults
+        shows[0] = healed
+        await until(lambda: scheduler.inside["batch"] == limits[shows[0]], every=stage.seconds(0.1))  # nobody calls
+
+    assert scheduler.snapshot().reason == "external"
+    assert len([record for record in caplog.records if record.name == "llm_traffic_scheduler"]) == 1
+    shows[0] = 0.0  # the room that is counted at the end is that of a healthy gauge
+    await asyncio.sleep(stage.seconds(1))
     for held in calls:
         held.release()
     await asyncio.gather(*(held.task for held in calls))

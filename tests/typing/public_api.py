@@ -22,7 +22,10 @@ from llm_traffic_scheduler import (
     CloseReport,
     Decision,
     Event,
+    ExternalPolicy,
     FixedPolicy,
+    Gauge,
+    GaugeReading,
     KindTotals,
     LimitChanged,
     LimitPolicy,
@@ -32,6 +35,9 @@ from llm_traffic_scheduler import (
     Rejected,
     RunTimeout,
     SchedulerSnapshot,
+    Shadow,
+    ShadowRecord,
+    ShadowReport,
     Signals,
     Slot,
     TrafficKind,
@@ -301,6 +307,43 @@ def any_object_with_both_methods_is_a_policy() -> None:
     TrafficScheduler(max_concurrency=8, policy=Headroom)  # type: ignore[arg-type]
     Decision(limit=2.5)  # type: ignore[arg-type]
     Decision(limit=2).limit = 3  # type: ignore[misc]
+
+
+def an_outside_gauge_is_a_policy() -> None:
+    gauge = Gauge()
+    gauge.report(0.5)
+    assert_type(gauge(), GaugeReading | None)
+    laws: list[LimitPolicy] = [
+        ExternalPolicy(gauge),
+        ExternalPolicy(lambda: 0.5, max_age=30, refresh=0.5),
+        ExternalPolicy(lambda: GaugeReading(0.5, at=3.0), fallback=FixedPolicy(3), also=Headroom()),
+        ExternalPolicy(lambda: None),
+    ]
+    TrafficScheduler(max_concurrency=8, policy=laws[0])
+
+    gauge.report("busy")  # type: ignore[arg-type]
+    ExternalPolicy(0.5)  # type: ignore[arg-type]
+    ExternalPolicy(Gauge)  # type: ignore[arg-type]
+    ExternalPolicy(lambda: "busy")  # type: ignore[arg-type, return-value]
+    ExternalPolicy(ping)  # type: ignore[arg-type]
+    ExternalPolicy(gauge, FixedPolicy(3))  # type: ignore[call-arg, arg-type]
+    ExternalPolicy(gauge, also=Forgetful())  # type: ignore[arg-type]
+
+
+def laws_can_be_tried_beside_another() -> None:
+    shadow = Shadow(PressurePolicy(rps_threshold=20), Headroom(), Shadow(FixedPolicy(3)), history=100)
+    TrafficScheduler(max_concurrency=8, policy=shadow)
+    assert_type(shadow.history, tuple[ShadowRecord, ...])
+    assert_type(shadow.history[0].decisions, tuple[Decision | None, ...])
+    assert_type((shadow.history[0].time, shadow.history[0].limits), tuple[float, tuple[int | None, ...]])
+    assert_type(shadow.report(), tuple[ShadowReport, ...])
+    report = shadow.report()[1]
+    assert_type((report.policy, report.seconds, report.mean_limit), tuple[str, float, float])
+    assert_type((report.mean_difference, report.more, report.less, report.faults), tuple[float, float, float, int])
+    assert_type(shadow.explain(), str)
+
+    Shadow()  # type: ignore[call-arg]
+    Shadow(FixedPolicy(3), Forgetful())  # type: ignore[arg-type]
 
 
 def wrong_settings_are_refused() -> None:
