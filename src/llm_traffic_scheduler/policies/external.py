@@ -176,7 +176,7 @@ class ExternalPolicy:
 
     def _look(self, now: float) -> None:
         value = self._source()
-        if value is None or (value is self._seen and isinstance(value, GaugeReading)):
+        if value is None or value is self._seen:
             return
         pressure, at = value, now
         if isinstance(value, GaugeReading):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -171,6 +172,22 @@ def test_the_history_keeps_the_last_instants_and_the_report_covers_all() -> None
 
     assert [record.time for record in shadow.history] == [2.0, 3.0]
     assert shadow.report()[1].seconds == 3.0
+
+
+def test_a_history_that_grows_while_it_is_read_is_read_again() -> None:
+    class GrowsOnce(deque[Any]):
+        grown = False
+
+        def __iter__(self) -> Iterator[Any]:
+            if not self.grown:
+                self.grown = True
+                raise RuntimeError("deque mutated during iteration")
+            return super().__iter__()
+
+    shadow = played(Shadow(Steered(5)), 0.0, 1.0)
+    shadow._history = GrowsOnce(shadow._history)
+
+    assert [record.time for record in shadow.history] == [0.0, 1.0]
 
 
 def test_the_report_weighs_by_time() -> None:
@@ -355,7 +372,7 @@ def test_the_same_object_twice_is_refused_however_deep() -> None:
     with pytest.raises(ConfigError, match=again):
         Shadow(law, Shadow(FixedPolicy(3), law))
     with pytest.raises(ConfigError, match=again):
-        Shadow(law, ExternalPolicy(lambda: None, also=law))
+        Shadow(law, Shadow(FixedPolicy(3), ExternalPolicy(lambda: None, also=Shadow(law))))
 
 
 @pytest.mark.parametrize("history", [-1, 2.5, None, True])
