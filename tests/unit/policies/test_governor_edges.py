@@ -102,6 +102,40 @@ def test_a_smoothing_policy_can_be_read_before_anything_has_happened() -> None:
     assert house.governor.read(1.0)[0] == Decision(6, 0.0, "calm")
 
 
+class Copied(Asked):
+    """A policy with a copy, which keeps when it was told something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[Asked] = []
+
+    def replica(self) -> Asked:
+        self.copies.append(Asked())
+        return self.copies[-1]
+
+
+@pytest.mark.parametrize("quiet", [1.5 * WINDOW, 1000.0])
+def test_the_copy_that_is_read_after_a_spell_longer_than_the_window_hears_last_of_now(quiet: float) -> None:
+    policy = Copied()
+    house = House(policy)
+    house.arrived(1.0)
+
+    house.governor.read(1.0 + quiet)
+
+    told = policy.copies[0].advanced
+    assert told[-1] == 1.0 + quiet
+    assert told[:-1] == pytest.approx([house.governor.slice_end + step * SLICE for step in range(100)])
+    assert policy.advanced == [1.0]
+
+
+def test_the_copy_that_is_read_before_anything_has_happened_hears_of_now() -> None:
+    policy = Copied()
+
+    House(policy).governor.read(7.0)
+
+    assert policy.copies[0].advanced == [7.0]
+
+
 def test_while_a_policy_fails_the_pressure_shown_is_the_last_it_told() -> None:
     told, mute = House(Asked(failing(ValueError(), until=60.0))), House(Asked(failing(ValueError(), until=60.0)))
     told.governor.limit(0.0)
