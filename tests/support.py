@@ -15,6 +15,7 @@ from llm_traffic_scheduler import (
     CallRejected,
     CallStarted,
     Event,
+    FixedPolicy,
     KindTotals,
     LimitChanged,
     SchedulerError,
@@ -46,7 +47,12 @@ _PASSES = 10
 
 
 def make_scheduler(*, max_concurrency: int = 2, **settings: Any) -> TrafficScheduler:
-    """A scheduler of two slots, one of them open to batch, unless the test says otherwise."""
+    """A scheduler of two slots, one of them open to batch, unless the test says otherwise.
+
+    Its batch limit is all that `batch_max_concurrency` allows, unless the test brings a law.
+    """
+    if not settings.keys() & {"policy", "interactive_rps_threshold", "interactive_p95_threshold"}:
+        settings["policy"] = FixedPolicy(2**63 - 1)
     return TrafficScheduler(max_concurrency=max_concurrency, **settings)
 
 

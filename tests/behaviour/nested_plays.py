@@ -110,7 +110,7 @@ async def is_batch_traffic(stage: Stage, name: str) -> None:
 
 _LENT: Final = (*NAMES, "a.1", "a.2")
 _SHARED: Final = (*NAMES, "a.in")
-_WIDE: Final = {"max_concurrency": 3, "batch_max_concurrency": 2}
+_WIDE: Final = {"max_concurrency": 3, "batch_max_concurrency": 2, "interactive_p95_threshold": 1e9}
 
 NESTED_PLAYS: Final[Mapping[str, Play]] = {
     "a call makes one inside, in its own task": Play(

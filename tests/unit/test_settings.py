@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import ConfigError, FixedPolicy, PressurePolicy
+from llm_traffic_scheduler import AdaptivePolicy, ConfigError, FixedPolicy, PressurePolicy
 from llm_traffic_scheduler.core.admission import Limits
 from llm_traffic_scheduler.settings import Settings
 
@@ -106,11 +106,11 @@ def test_thresholds_make_the_pressure_law() -> None:
     assert (policy.rps_threshold, policy.p95_threshold, policy.smoothing) == (20.0, 0.5, 3.0)
 
 
-def test_without_thresholds_and_policy_the_limit_is_whatever_batch_max_is() -> None:
+def test_without_thresholds_and_policy_the_law_is_the_adaptive_one_without_a_target() -> None:
     policy = Settings(max_concurrency=8).make_policy()
 
-    assert isinstance(policy, FixedPolicy)
-    assert policy.limit > 10**9
+    assert isinstance(policy, AdaptivePolicy)
+    assert policy.p95_target is policy.ttft_target is policy.pace_target is None
 
 
 @pytest.mark.parametrize("name", ["interactive_rps_threshold", "interactive_p95_threshold", "smoothing"])
