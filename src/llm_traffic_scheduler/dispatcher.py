@@ -29,6 +29,7 @@ from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
 from .settings import Settings
 from .snapshot import Tally
+from .watchman import Watchman
 
 __all__ = ["LOOKUP_IS_DEAR", "Dispatcher"]
 
@@ -75,6 +76,7 @@ class Dispatcher:
         self.listeners = listeners
         self._interactive_tally, self._batch_tally = tallies["interactive"], tallies["batch"]
         self.rates = DrainRate(settings.window, self.clock(), self.ended())
+        self.watchman = Watchman(self, self.clock())
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._idle_waiters = IdleWaiters()
@@ -307,6 +309,8 @@ class Dispatcher:
     def enter_slice(self, now: float) -> None:
         self.governor.roll(now)
         self.rates.mark(now, self.ended())
+        if now >= self.watchman.due:
+            self.watchman.look(now)
 
     def leave_queue(self, call: Call, now: float) -> None:
         """A call that was taken out of the queue has ended there, cancelled."""
@@ -333,6 +337,8 @@ class Dispatcher:
         if admission.timed:
             for call in admission.expire(now):
                 refusals.refuse(self, call, Verdict.TIMEOUT, now)
+            if now >= self.watchman.due:  # where no interactive call comes or goes, nobody enters slices
+                self.watchman.look(now)
         for call in admission.fill(now):
             call.waiter.set_result(None)  # type: ignore[union-attr]
             if call.parent is not None:

@@ -330,6 +330,8 @@ class TrafficScheduler(LoopBound):
             home.governor.set_window(home.governor.window.resized(new.window, now))
         home.admission.set_limits(new.limits)
         home.governor.forget()
+        home.watchman.forget(now)
+        self._listeners.forget_warnings()
         self._settle(now)
 
     def _settle(self, now: float) -> None:

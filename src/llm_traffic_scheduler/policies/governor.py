@@ -14,6 +14,8 @@ from ..core.admission import Limits
 from ..core.metrics import SlidingWindowMetrics, WindowReading
 from ..errors import ConfigError
 from .base import Decision, LimitPolicy, Signals
+from .diagnosis import Tide
+from .history import LimitHistory
 
 __all__ = ["Governor", "Watched"]
 
@@ -67,11 +69,13 @@ class Governor:
         "asking",
         "bar",
         "fresh",
+        "history",
         "kept",
         "kept_until",
         "policy",
         "slice_end",
         "throttled_until",
+        "tide",
         "window",
     )
 
@@ -92,6 +96,8 @@ class Governor:
         self.kept = 0
         self.asking = False  # the policy is at work; whoever asks it is in the middle of something
         self._told: WindowReading | None = None
+        self.history = LimitHistory()
+        self.tide = Tide()
         self.set_policy(policy)
 
     def watch(self, watched: Watched) -> None:
@@ -221,9 +227,14 @@ class Governor:
         self._counts = watched.counts
         self._decision = decision
         self.kept = decision.limit
-        if before is not None and before.limit != decision.limit:
-            self._on_change(before, decision)
+        if before is None or before.limit != decision.limit or before.reason != decision.reason:
+            self._changed(now, before, decision)
         return decision
+
+    def _changed(self, now: float, before: Decision | None, after: Decision) -> None:
+        self.history.add(now, after, self.window.length)
+        if before is not None and before.limit != after.limit:
+            self._on_change(before, after)
 
     def _whole(self, decision: Decision, signals: Signals) -> Decision:
         """The decision with its limit inside the bounds, if it is one."""
@@ -249,7 +260,9 @@ class Governor:
     def _advance_policy(self, now: float) -> None:
         self.asking = True
         try:
-            self.policy.advance(now, self._signals(now, self._measure(now)))
+            signals = self._signals(now, self._measure(now))
+            self.tide.note(signals.rps, signals.p95)
+            self.policy.advance(now, signals)
         except BaseException as error:
             self._fault(now, error)
         finally:
@@ -283,7 +296,12 @@ class Governor:
     # Signals
 
     @property
-    def _threshold(self) -> float | None:
+    def follows_calls(self) -> bool:
+        """The policy moves with single calls by design: it reads their counts, or does not say what it reads."""
+        return self._reads_counts
+
+    @property
+    def threshold(self) -> float | None:
         """The age from which an unfinished call joins the quantile; None if the policy has none that makes sense."""
         try:
             threshold = getattr(self.policy, "p95_threshold", None)
@@ -299,13 +317,13 @@ class Governor:
     def _measure(self, now: float) -> WindowReading:
         """The window with every unfinished call that has joined it. Changes nothing."""
         assert self._watched is not None
-        threshold = self._threshold
+        threshold = self.threshold
         return self.window.read(now, [] if threshold is None else self._watched.unfinished(now, threshold)[0])
 
     def _unfinished(self, now: float) -> list[float]:
         """Ages that join the quantile; looks only when one can have crossed the threshold since the last look."""
         assert self._watched is not None
-        threshold = self._threshold
+        threshold = self.threshold
         if threshold is None:
             self._next_join, self._joins_at = math.inf, None
             return []
