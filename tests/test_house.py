@@ -61,6 +61,7 @@ FRONT_DOOR = [
     "KindTotals",
     "LimitChanged",
     "LimitPolicy",
+    "LimitRecord",
     "Listener",
     "PossibleDeadlock",
     "PressurePolicy",

@@ -27,6 +27,7 @@ from .events import CallFinished, CallQueued, CallRejected, CallStarted, Event, 
 from .listeners import Listener
 from .policies.base import Decision, LimitPolicy, Signals
 from .policies.fixed import FixedPolicy
+from .policies.history import LimitRecord
 from .policies.pressure import PressurePolicy
 from .scheduler import TrafficScheduler
 from .slot import Slot, checkpoint, current_slot, released
@@ -50,6 +51,7 @@ __all__ = [
     "KindTotals",
     "LimitChanged",
     "LimitPolicy",
+    "LimitRecord",
     "Listener",
     "PossibleDeadlock",
     "PressurePolicy",

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from typing import Final, NoReturn
 
@@ -75,7 +75,7 @@ class Listeners:
         self._fatal: BaseException | None = None
         self._flushing = False
         self._logged: set[tuple[str, str, str]] = set()
-        self._warned: dict[str, str] = {}
+        self._warned: Mapping[str, str] = {}
         self.policy_faults = self.listener_faults = 0
 
     def add(self, callback: Listener) -> None:
@@ -153,9 +153,9 @@ class Listeners:
                 _log.warning("scheduler %r: %s", self.name, message)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What has been logged since the settings changed. Threads: any."""
-        return tuple(self._warned.values())
+    def warnings(self) -> Mapping[str, str]:
+        """What has been logged since the settings changed, by kind. Threads: any; it is replaced, never changed."""
+        return self._warned
 
     def forget_warnings(self) -> None:
         """The settings have changed: whatever looks wrong now is news."""

@@ -14,7 +14,21 @@ from .events import Outcome
 
 __all__ = ["CallInfo", "CloseReport", "KindTotals", "Reason", "SchedulerSnapshot", "Tally"]
 
-Reason: TypeAlias = Literal["calm", "arrivals", "latency", "throttled", "fixed", "policy", "policy_failed"]
+Reason: TypeAlias = Literal[
+    "calm",
+    "arrivals",
+    "latency",
+    "throttled",
+    "fixed",
+    "learning",
+    "budget",
+    "headroom",
+    "idle",
+    "ramp",
+    "stalled",
+    "policy",
+    "policy_failed",
+]
 """Why the batch limit is what it is. A code of a user's own policy that is none of these shows as "policy"."""
 
 REASONS: Final[frozenset[str]] = frozenset(get_args(Reason))

@@ -37,6 +37,9 @@ class Range(NamedTuple):
     high: float = -math.inf
 
 
+NOTHING_SEEN: Final = Range()
+
+
 class Tide:
     """Lowest and highest rate and P95 at the slices since they were last taken.
 
@@ -81,8 +84,8 @@ class Observation:
     """
 
     now: float
-    rps: Range = Range()
-    p95: Range = Range()
+    rps: Range = NOTHING_SEEN
+    p95: Range = NOTHING_SEEN
     rps_threshold: float | None = None
     p95_threshold: float | None = None
     batch_wanted: bool = False
@@ -117,6 +120,8 @@ class Diagnosis:
 
     def observe(self, seen: Observation) -> tuple[Finding, ...]:
         """What this observation adds to what was found before."""
+        if not math.isfinite(seen.now):
+            return ()
         found = (
             Finding("never", self._never.observe(seen)),
             Finding("always", self._always.observe(seen)),
@@ -139,11 +144,15 @@ def _thresholds(seen: Observation) -> list[_Threshold]:
     """Those that the policy has, and that both kinds of traffic have put to the test."""
     if not (seen.batch_wanted and 0 < seen.rps.high < math.inf):
         return []
-    pairs = (
+    given = (
         ("interactive_rps_threshold", seen.rps_threshold, seen.rps, "rate {:.3g}/s"),
         ("interactive_p95_threshold", seen.p95_threshold, seen.p95, "P95 {:.3g} s"),
     )
-    return [_Threshold(name, at, *rest) for name, at, *rest in pairs if at is not None and 0 < at < math.inf]
+    return [
+        _Threshold(name, at, values, figure)
+        for name, at, values, figure in given
+        if at is not None and 0 < at < math.inf and values.low <= values.high
+    ]
 
 
 class _Never:
@@ -167,8 +176,8 @@ class _Never:
             f"{each.name}={each.at:.3g}: highest {each.figure.format(self._most[each.name])}" for each in given
         )
         return (
-            f"the pressure has not once reached {_NEVER:.0%} in {seen.now - self._since:.0f} s with both kinds of traffic "
-            f"({numbers}), so batch never gives way: find by a load test where the backend bends and set the "
+            f"the pressure has not once reached {_NEVER:.0%} in {seen.now - self._since:.0f} s with both kinds of "
+            f"traffic ({numbers}), so batch never gives way: find by a load test where the backend bends and set the "
             "thresholds there, unless traffic is just low now"
         )
 
@@ -214,8 +223,8 @@ class _Always:
 def flutter_of(swings: Swings, seconds: float, window: float) -> str:
     """The sentence for a limit that turned so often."""
     return (
-        f"the batch limit turned {swings.turns} times in {seconds:.0f} s, between {swings.lowest} and {swings.highest}, "
-        f"which no batch call can follow: lengthen window ({window:.3g} s now) or give smoothing"
+        f"the batch limit turned {swings.turns} times in {seconds:.0f} s, between {swings.lowest} and "
+        f"{swings.highest}: no batch call can follow that, so lengthen window ({window:.3g} s now) or give smoothing"
     )
 
 
@@ -250,4 +259,6 @@ def _still(seen: Observation) -> str:
     """Batch that does not move."""
     if not (seen.batch_queued > 0 and STILL_FOR <= seen.still_for < math.inf):
         return ""
-    return f"no batch call has started or ended for {seen.still_for:.0f} s, and {seen.batch_queued} wait: {seen.holders}"
+    return (
+        f"no batch call has started or ended for {seen.still_for:.0f} s, and {seen.batch_queued} wait: {seen.holders}"
+    )
