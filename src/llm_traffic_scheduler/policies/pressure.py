@@ -125,6 +125,9 @@ class PressurePolicy:
         if top == floor:
             return (f"batch_min_concurrency equals batch_max_concurrency ({top}): nothing moves the limit",)
         sentences = []
+        if now < signals.throttled_until:
+            wait = signals.throttled_until - now
+            sentences.append(f"it cannot rise while the backend asks us to wait, for another {wait:.3g} s")
         if decision.limit < top:
             following = decision.limit + 1
             step, last = ((top - limit + 0.5) / (top - floor) for limit in (following, top))
