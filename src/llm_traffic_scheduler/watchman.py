@@ -106,8 +106,8 @@ def holders(admission: Admission[Call], now: float) -> str:
     interactive, batch = list(admission.interactive_running), list(admission.batch_running)
     running, cap = len(interactive) + len(batch), admission.limits.max_concurrency
     whose = " and ".join(_oldest(calls, now) for calls in (interactive, batch) if calls)
-    held = f"{running} of {cap} slots are held" + (f" by {whose}" if whose else "")
-    return f"{held}: {_way_out(admission, len(interactive), len(batch), sum(call.overdue(now) for call in batch))}"
+    taken = f"{running} of {cap} slots taken" + (f", by {whose}" if whose else "")
+    return f"{taken}: {_way_out(admission, len(interactive), len(batch), sum(call.overdue(now) for call in batch))}"
 
 
 def _oldest(calls: list[Call], now: float) -> str:
@@ -120,7 +120,8 @@ def _oldest(calls: list[Call], now: float) -> str:
 def _way_out(admission: Admission[Call], interactive: int, batch: int, overdue: int) -> str:
     limits = admission.limits
     if overdue:
-        return f"{overdue} are past their run timeout and swallow cancellation, so only they can end themselves"
+        state = "one is past its run timeout and swallows" if overdue == 1 else f"{overdue} are past theirs and swallow"
+        return f"{state} cancellation, so nothing but its own code ends it"
     if interactive + batch >= limits.max_concurrency and interactive > batch:
         return (
             "raise max_concurrency if the backend can serve more at once, or give interactive calls a run_timeout; "

@@ -199,8 +199,9 @@ class _Always:
         self._count += 1
         for each in given:
             # The lowest of all slices: spikes are what thresholds are for.
-            self._hits[each.name] = self._hits.get(each.name, 0) + (each.at <= each.seen.low < math.inf)
-            self._least[each.name] = min(self._least.get(each.name, math.inf), each.seen.low)
+            if each.at <= each.seen.low < math.inf:
+                self._hits[each.name] = self._hits.get(each.name, 0) + 1
+                self._least[each.name] = min(self._least.get(each.name, math.inf), each.seen.low)
         if self._count < _ALWAYS_OF:
             return ""
         biting = [each for each in given if self._hits.get(each.name, 0) >= _ALWAYS * self._count]
@@ -211,7 +212,7 @@ class _Always:
     def _message(self, biting: list[_Threshold], batch_min: int) -> str:
         numbers = " and ".join(
             f"{each.name}={each.at:.3g} was reached all through {self._hits[each.name]} of {self._count} looks "
-            f"(lowest {each.figure.format(self._least[each.name])})"
+            f"(at least {each.figure.format(self._least[each.name])})"
             for each in biting
         )
         return (

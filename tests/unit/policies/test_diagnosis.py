@@ -82,7 +82,9 @@ def test_a_threshold_that_always_bites_is_told_once_with_the_lowest_that_was_see
     (finding,) = found(looks(200, p95=Range(0.61, 2.0)))
 
     assert finding.kind == "always"
-    assert "interactive_p95_threshold=0.5 was reached all through 20 of 20 looks (lowest P95 0.61 s)" in finding.message
+    assert (
+        "interactive_p95_threshold=0.5 was reached all through 20 of 20 looks (at least P95 0.61 s)" in finding.message
+    )
     assert "interactive_rps_threshold" not in finding.message
     assert "minimum of 1" in finding.message
 
