@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Watchman", "holders"]
 
-_SHORTEST_ROUND: Final = 1.0  # seconds; a look costs some thirty microseconds, and windows may last a millisecond
+_SHORTEST_ROUND: Final = 1.0  # seconds; windows may last a millisecond
 _LONGEST_ROUND: Final = STILL_FOR
 
 

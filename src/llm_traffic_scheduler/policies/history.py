@@ -69,15 +69,19 @@ class LimitHistory:
 
     def _thin_out(self, limit: int) -> None:
         """Of those of this stretch, keep what is lowest and highest when `limit` has come."""
-        stretch = [self._changes.pop() for _ in range(self._in_stretch)][::-1]
-        lowest, highest = (pick(stretch, key=lambda change: change[1].limit) for pick in (min, max))
-        kept = [
-            change
-            for change in stretch
-            if (change is lowest and lowest[1].limit <= limit) or (change is highest and highest[1].limit >= limit)
-        ]
-        self._changes.extend(kept)
-        self._in_stretch = len(kept)
+        changes = self._changes
+        start = len(changes) - _PER_STRETCH
+        limits = changes[start][1].limit, changes[start + 1][1].limit, changes[start + 2][1].limit
+        lowest, highest = min(limits), max(limits)
+        kept = (
+            limits.index(lowest) if lowest <= limit else None,
+            limits.index(highest) if highest >= limit else None,
+        )
+        # One by one, so that a reader in another thread never misses those that stay.
+        for place in (2, 1, 0):
+            if place not in kept:
+                del changes[start + place]
+                self._in_stretch -= 1
 
     def records(self) -> tuple[LimitRecord, ...]:
         """What is kept, oldest first."""
