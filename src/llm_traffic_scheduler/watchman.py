@@ -36,15 +36,13 @@ class Watchman:
     def __init__(self, home: Dispatcher, now: float) -> None:
         self._home = home
         self._moved = home.ended()[1], now
-        self.due = self._looked_at = -math.inf
         self.forget(now)
 
     def forget(self, now: float) -> None:
         """Settings have changed: what has been seen says nothing about them."""
         self._diagnosis = Diagnosis()
         self._home.governor.tide.take()
-        self._looked_at = now
-        self.due = now + min(_LONGEST_ROUND, max(_SHORTEST_ROUND, self._home.governor.window.length))
+        self._begin_round(now)
 
     def look(self, now: float) -> None:
         """Warn of what is new; from an event, when `due` has come."""
@@ -52,11 +50,13 @@ class Watchman:
         if ended != self._moved[0]:
             self._moved = ended, now
         seen = self._observation(now)
-        diagnosis = self._diagnosis
+        self._begin_round(now)  # before a log handler can do anything
+        for finding in self._diagnosis.observe(seen):
+            self._home.listeners.warn(finding.kind, finding.message)
+
+    def _begin_round(self, now: float) -> None:
         self._looked_at = now
         self.due = now + min(_LONGEST_ROUND, max(_SHORTEST_ROUND, self._home.governor.window.length))
-        for finding in diagnosis.observe(seen):
-            self._home.listeners.warn(finding.kind, finding.message)
 
     def still_for(self, now: float) -> float:
         """Seconds in which, as far as is known, batch work has waited and none of it has started or ended.

@@ -83,8 +83,8 @@ class LimitPolicy(Protocol):
             without capital and full stop: "12 interactive calls per second are 60% of the threshold".
         outlook(now, decision, signals) (method): a tuple of such sentences, what would have to change for
             the limit to move, and by how much. Both are pure, called by `snapshot` and `explain` from any thread
-            with a decision of this policy (its limit clamped) and the signals it was made on. What raises, or
-            is no text, is passed over.
+            with a decision of this policy or of its replica (the limit clamped) and the signals it was made on.
+            What raises, or is no text, is passed over.
         reset() (method): called when the scheduler moves to another event loop.
         replica() (method): an independent copy, which a snapshot taken after a quiet spell brings up
             to date; without it, or if it returns the policy itself, such a snapshot shows the

@@ -19,6 +19,7 @@ def test_a_change_of_the_limit_or_of_its_reason_is_kept_and_nothing_else() -> No
         LimitRecord(3.0, 3, 0.3, "calm"),
         LimitRecord(4.0, 3, 0.4, "latency"),
     )
+    assert house.changes == [(4, 3)]  # listeners hear of limits only
 
 
 def test_a_fault_and_its_end_are_kept() -> None:
