@@ -121,7 +121,7 @@ async def test_a_healthy_scheduler_hears_nothing(caplog: pytest.LogCaptureFixtur
 
     assert warned(caplog) == []
     assert "warned" not in explanation
-    assert "flutter" not in explanation
+    assert "the batch limit turned" not in explanation
 
 
 async def hung(**settings: Any) -> TrafficScheduler:
@@ -185,6 +185,43 @@ async def test_batch_that_ends_and_may_not_start_has_moved(caplog: pytest.LogCap
     # The end at 50 was noticed at 60, when the first interactive call left the window.
     await asyncio.sleep(2.0)
     assert "no batch call has started or ended for 61 s" in scheduler.explain()
+
+
+async def test_an_end_shows_at_once_even_where_nothing_may_start_after_it() -> None:
+    scheduler = make_scheduler(max_concurrency=8, policy=Law(lambda now, signals: Decision(6 if now < 50 else 1)))
+    held = [hold(scheduler, "batch") for _ in range(8)]
+    await asyncio.sleep(61.0)
+    assert "no batch call has started or ended for 61 s" in scheduler.explain()
+
+    held[0].release()
+    await settle()
+
+    assert scheduler.snapshot().batch_running == 5
+    assert "no batch call has started" not in scheduler.explain()
+
+
+async def test_a_start_without_any_end_is_a_move() -> None:
+    law = Law(lambda now, signals: Decision(1 if now < 50 else 2, valid_until=50.0))
+    scheduler = make_scheduler(max_concurrency=8, policy=law)
+    for _ in range(4):
+        hold(scheduler, "batch")
+
+    await asyncio.sleep(100.0)
+    assert scheduler.snapshot().batch_running == 2
+    assert "no batch call has started" not in scheduler.explain()
+
+    await asyncio.sleep(15.0)
+    assert "no batch call has started or ended for 65 s" in scheduler.explain()
+
+
+async def test_batch_that_has_begun_to_wait_just_now_does_not_stand_still() -> None:
+    scheduler = make_scheduler(max_concurrency=2)
+    hold(scheduler, "batch")
+    await asyncio.sleep(200.0)
+    hold(scheduler, "batch")
+    await asyncio.sleep(59.0)
+
+    assert "no batch call has started" not in scheduler.explain()
 
 
 @pytest.mark.parametrize("pause", [True, False])
@@ -266,6 +303,25 @@ async def test_what_was_warned_of_is_forgotten_with_the_settings_it_was_about(ca
         await asyncio.sleep(600.0)
 
     assert len(warned(caplog)) == 1
+
+
+async def test_what_was_seen_before_new_settings_says_nothing_about_them(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = make_scheduler(max_concurrency=8, interactive_rps_threshold=100.0)
+    with traffic(scheduler, "interactive", 0.5, 0.2), traffic(scheduler, "batch", 4.0, 20.0):
+        await asyncio.sleep(5.0)
+        await asyncio.gather(*(scheduler.submit("interactive", noop) for _ in range(100)))
+        await asyncio.sleep(1.0)
+        scheduler.configure(interactive_rps_threshold=90.0, window=1.0)
+        await asyncio.sleep(100.0)
+
+    (warning,) = warned(caplog)
+    assert "interactive_rps_threshold=90: highest rate 2/s" in warning
+
+
+async def test_batch_that_the_rate_alone_holds_back_is_told_so() -> None:
+    explanation = await a_day(60.0, interactive_rps_threshold=2.0, interactive_p95_threshold=5.0)
+
+    assert "interactive_rps_threshold (2) holds batch back by the rate alone, with P95 at 4% of its thr" in explanation
 
 
 def test_another_loop_is_no_reason_to_say_it_again(caplog: pytest.LogCaptureFixture) -> None:

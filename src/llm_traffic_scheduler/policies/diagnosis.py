@@ -148,11 +148,10 @@ def _thresholds(seen: Observation) -> list[_Threshold]:
         ("interactive_rps_threshold", seen.rps_threshold, seen.rps, "rate {:.3g}/s"),
         ("interactive_p95_threshold", seen.p95_threshold, seen.p95, "P95 {:.3g} s"),
     )
-    return [
-        _Threshold(name, at, values, figure)
-        for name, at, values, figure in given
-        if at is not None and 0 < at < math.inf and values.low <= values.high
-    ]
+    known = [_Threshold(name, at, values, figure) for name, at, values, figure in given if at is not None]
+    # All or none: what is said of the pressure is said of the larger of both.
+    sound = all(0 < each.at < math.inf and each.seen.low <= each.seen.high for each in known)
+    return known if sound else []
 
 
 class _Never:

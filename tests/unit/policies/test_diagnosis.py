@@ -64,6 +64,9 @@ def test_thresholds_that_never_bite_are_told_once_with_the_highest_that_was_seen
         looks(200, rps=Range(0.1, 0.3), p95=Range(0.0, 0.02), batch_wanted=False),  # nobody to hold back
         looks(200, rps=Range(0.0, 0.0), p95=Range(0.0, 0.0)),  # no traffic
         looks(200, rps=Range(), p95=Range()),
+        looks(200, rps=Range(0.1, 0.3), p95=Range()),
+        looks(200, rps=Range(0.1, 0.3), p95=Range(math.nan, math.nan)),
+        [replace(seen, now=-math.inf) for seen in looks(200, rps=Range(0.1, 0.3), p95=Range(0.0, 0.02))],
         looks(200, rps=Range(0.1, 0.3), p95=Range(0.0, 0.02), rps_threshold=None, p95_threshold=None),
     ],
 )
