@@ -68,6 +68,7 @@ FRONT_DOOR = [
     "KindTotals",
     "LimitChanged",
     "LimitPolicy",
+    "LimitRecord",
     "Listener",
     "ObservingPolicy",
     "PossibleDeadlock",

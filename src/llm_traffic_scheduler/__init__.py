@@ -30,6 +30,7 @@ from .policies.adaptive import AdaptivePolicy
 from .policies.base import Arrived, Decision, Ended, FirstToken, LimitPolicy, ObservingPolicy, Signals
 from .policies.external import ExternalPolicy, GaugeReading
 from .policies.fixed import FixedPolicy
+from .policies.history import LimitRecord
 from .policies.pressure import PressurePolicy
 from .policies.shadow import Shadow, ShadowRecord, ShadowReport
 from .scheduler import TrafficScheduler
@@ -61,6 +62,7 @@ __all__ = [
     "KindTotals",
     "LimitChanged",
     "LimitPolicy",
+    "LimitRecord",
     "Listener",
     "ObservingPolicy",
     "PossibleDeadlock",

@@ -30,6 +30,7 @@ from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
 from .settings import Settings
 from .snapshot import Tally
+from .watchman import Watchman
 
 __all__ = ["LOOKUP_IS_DEAR", "Dispatcher"]
 
@@ -76,9 +77,10 @@ class Dispatcher:
         self.listeners = listeners
         self._interactive_tally, self._batch_tally = tallies["interactive"], tallies["batch"]
         self.rates = DrainRate(settings.window, self.clock(), self.ended())
+        self.watchman = Watchman(self, self.clock())
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        self._idle_waiters = IdleWaiters()
+        self.idle_waiters = IdleWaiters()
         # Who waits here while holding a slot elsewhere, and what holds it, by where; see `circles.py`.
         self.crossing: dict[Dispatcher, OrderedDict[Call, Call]] = {}
         self.warned: set[Call] = set()  # those of them that have warned of a circle, and wait still
@@ -313,6 +315,8 @@ class Dispatcher:
     def enter_slice(self, now: float) -> None:
         self.governor.roll(now)
         self.rates.mark(now, self.ended())
+        if now >= self.watchman.due:
+            self.watchman.look(now)
 
     def leave_queue(self, call: Call, now: float) -> None:
         """A call that was taken out of the queue has ended there, cancelled."""
@@ -339,6 +343,8 @@ class Dispatcher:
         if admission.timed:
             for call in admission.expire(now):
                 refusals.refuse(self, call, Verdict.TIMEOUT, now)
+            if now >= self.watchman.due:  # where no interactive call comes or goes, nobody enters slices
+                self.watchman.look(now)
         for call in admission.fill(now):
             call.waiter.set_result(None)  # type: ignore[union-attr]
             if call.parent is not None:
@@ -381,14 +387,14 @@ class Dispatcher:
         self.settle(max(now, self._due))
 
     def _attend(self) -> None:
-        if self._idle_waiters and self.admission.idle:
-            self._idle_waiters.tell()
+        if self.idle_waiters and self.admission.idle:
+            self.idle_waiters.tell()
             self.look_after()
         self.listeners.flush()
 
     def look_after(self) -> None:
         """Note whether somebody has to hear of changes; for when listeners come or go."""
-        self.attentive = bool(self.listeners.callbacks or self._idle_waiters)
+        self.attentive = bool(self.listeners.callbacks or self.idle_waiters)
 
     def when_idle(self) -> asyncio.Future[None]:
         """A future that is done once nothing runs and nothing waits."""
@@ -397,7 +403,7 @@ class Dispatcher:
         if self.admission.idle:
             waiter.set_result(None)
         else:
-            self._idle_waiters.add(waiter)
+            self.idle_waiters.add(waiter)
             self.attentive = True
         return waiter
 
@@ -407,36 +413,11 @@ class Dispatcher:
         try:
             await waiter
         finally:
-            self._idle_waiters.discard(waiter)
+            self.idle_waiters.discard(waiter)
             self.look_after()
 
     def _limit_changed(self, before: Decision, after: Decision) -> None:
         self.listeners.limit_changed(self.clock(), before, after)
-
-    # The end of the loop
-
-    def abandon(self, *, wake: bool) -> None:
-        """Count every call as cancelled and never touch anything again; the loop has gone.
-
-        `wake`: the loop is not closed and may run again, so whoever waits there is cancelled.
-        """
-        self.abandoned = True
-        self.disarm()
-        calls, paused = list(self.admission.calls()), self.admission.paused
-        self.admission = Admission(self.admission.limits, self.governor)  # late timers of that loop find nothing to do
-        self.admission.set_paused(paused, 0.0)
-        self.governor.watch(self.admission)
-        for call in calls:
-            tally = self.tallies[call.kind]
-            tally.cancelled += 1
-            tally.never_started += call.state == QUEUED and not call.gave_way_once
-            if wake and call.waiter is not None:
-                call.waiter.cancel()
-        for call in [*calls, *nested.guests(calls)]:
-            if call.extras is not None:
-                call.extras.stop_timer()
-            call.state = GONE
-        self._idle_waiters.abandon(wake=wake)
 
     def check(self) -> None:
         """Assert every invariant; for tests."""

@@ -5,19 +5,54 @@ Floor: third, without asyncio.
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Final, cast
 
+from .advice import Circumstances, advice, held_since
 from .core.metrics import TrafficSnapshot
-from .policies.base import Decision, Signals
+from .policies.base import Decision, LimitPolicy, Signals
 from .snapshot import REASONS, Reason, SchedulerSnapshot
 
-__all__ = ["describe", "explain"]
+__all__ = ["describe", "explain", "outlook"]
+
+_NOTHING: Final = Circumstances()
 
 
-def describe(decision: Decision, signals: Signals) -> tuple[Reason, str]:
-    """The reason as one of the closed set of codes, and as a sentence."""
+def describe(
+    decision: Decision, signals: Signals, policy: LimitPolicy | None = None, now: float = 0.0
+) -> tuple[Reason, str]:
+    """The reason as one of the closed set of codes, and as a sentence: the policy's own if it has one."""
     place = f"{decision.limit} of {signals.batch_max} batch calls may run"
-    why = {
+    said = _said(policy, "describe", now, decision, signals)
+    why = said if isinstance(said, str) and said else _sentence(decision, signals)
+    reason = cast("Reason", decision.reason) if decision.reason in REASONS else "policy"
+    return reason, f"{place}: {why}"
+
+
+def outlook(decision: Decision, signals: Signals, policy: LimitPolicy, now: float) -> tuple[str, ...]:
+    """What would have to change for the limit to move, in the policy's words; empty if it has none."""
+    said = _said(policy, "outlook", now, decision, signals)
+    if not isinstance(said, (tuple, list)):
+        return ()
+    return tuple(line for line in said if isinstance(line, str) and line)
+
+
+def _said(policy: LimitPolicy | None, method: str, now: float, decision: Decision, signals: Signals) -> object:
+    """What the policy says of a decision of its own. Reads change nothing, so its faults are not even counted."""
+    if policy is None or decision.reason == "policy_failed":
+        return None
+    try:
+        say: Callable[[float, Decision, Signals], object] | None = getattr(policy, method, None)
+        return None if say is None else say(now, decision, signals)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
+        return None
+
+
+def _sentence(decision: Decision, signals: Signals) -> str:
+    """For policies without words."""
+    return {
         "calm": "no interactive traffic in the window",
         "arrivals": f"{signals.rps:.3g} interactive calls per second are {decision.pressure:.0%} of the threshold",
         "latency": f"an interactive P95 of {signals.p95:.3g} s is {decision.pressure:.0%} of the threshold",
@@ -25,14 +60,18 @@ def describe(decision: Decision, signals: Signals) -> tuple[Reason, str]:
         "fixed": "the limit is fixed",
         "external": f"the outside gauge shows a pressure of {decision.pressure:.2f}",
         "external_stale": "the outside gauge has shown nothing usable of late, so the fallback or the minimum holds",
+        "learning": "the policy is learning from the first interactive calls",
+        "budget": "interactive calls take their share of what the backend bears",
+        "headroom": "slots are kept free for the interactive calls to come",
+        "idle": "no interactive call has come for long, so batch may have more and more",
+        "ramp": "batch starts again step by step",
+        "stalled": "most of the interactive calls that run are late",
         "policy_failed": "the policy raised, see the log; its last decision holds for one window, then the minimum",
     }.get(decision.reason, f"the policy says {decision.reason!r} at pressure {decision.pressure:.2f}")
-    reason = cast("Reason", decision.reason) if decision.reason in REASONS else "policy"
-    return reason, f"{place}: {why}"
 
 
-def explain(snapshot: SchedulerSnapshot) -> str:
-    """A few lines for an operator: who runs, who waits, what the limit is and why."""
+def explain(snapshot: SchedulerSnapshot, around: Circumstances = _NOTHING) -> str:
+    """A few lines for an operator: who runs, who waits, what the limit is and why, what would move it, what to do."""
     traffic = snapshot.interactive
     lines = [
         f"scheduler {snapshot.name!r}{' is closed' if snapshot.closed else ''}: "
@@ -43,23 +82,39 @@ def explain(snapshot: SchedulerSnapshot) -> str:
         f"(longest {snapshot.oldest_batch_wait:.3g} s)",
         f"batch limit: {snapshot.detail}",
     ]
-    if hint := _obstacle(snapshot):
+    if since := held_since(snapshot, around.history, around.now):
+        lines.append(f"batch limit: {since}")
+    lines += [f"batch limit: {line}" for line in around.outlook]
+    if hint := _obstacle(snapshot, bool(around.outlook)):
         lines.append(hint)
-    lines += [f"{kind} is paused: nothing of it starts until resume({kind!r})" for kind in sorted(snapshot.paused)]
-    if snapshot.released:
-        lines.append(f"{snapshot.released} of those that wait are inside released() and need no slot now")
-    if snapshot.tenants_at_bound:
-        lines.append(f"{snapshot.tenants_at_bound} tenants run as many calls as max_running_per_tenant allows")
-    if snapshot.overdue:
-        lines.append(
-            f"{snapshot.overdue} past their run timeout run on and keep their slots: they swallow cancellation"
-        )
-    if snapshot.policy_faults or snapshot.listener_faults:
-        lines.append(f"faults: {snapshot.policy_faults} of the policy, {snapshot.listener_faults} of listeners")
+    lines += _peculiarities(snapshot)
+    symptoms = advice(snapshot, around)
+    lines += symptoms.values()
+    # What shows as it is now need not be said again as it was when it was logged.
+    lines += [f"warned: {warning}" for kind, warning in around.warnings.items() if kind not in symptoms]
     return "\n".join(lines)
 
 
-def _obstacle(snapshot: SchedulerSnapshot) -> str:
+def _peculiarities(snapshot: SchedulerSnapshot) -> list[str]:
+    """What is not so most of the time."""
+    lines = [f"{kind} is paused: nothing of it starts until resume({kind!r})" for kind in sorted(snapshot.paused)]
+    if released := snapshot.released:
+        state = "is inside released() and needs" if released == 1 else "are inside released() and need"
+        lines.append(f"{released} of those that wait {state} no slot now")
+    if tenants := snapshot.tenants_at_bound:
+        run = "tenant runs" if tenants == 1 else "tenants run"
+        lines.append(f"{tenants} {run} as many calls as max_running_per_tenant allows")
+    if overdue := snapshot.overdue:
+        state = "its run timeout runs on and keeps its slot: it swallows"
+        if overdue > 1:
+            state = "their run timeout run on and keep their slots: they swallow"
+        lines.append(f"{overdue} past {state} cancellation")
+    if snapshot.policy_faults or snapshot.listener_faults:
+        lines.append(f"faults: {snapshot.policy_faults} of the policy, {snapshot.listener_faults} of listeners")
+    return lines
+
+
+def _obstacle(snapshot: SchedulerSnapshot, has_outlook: bool) -> str:
     """What keeps waiting batch work from starting."""
     if not snapshot.batch_queued or "batch" in snapshot.paused:
         return ""
@@ -69,8 +124,8 @@ def _obstacle(snapshot: SchedulerSnapshot) -> str:
             "lasting interactive load leaves batch one start per batch_starvation_timeout"
         )
     if snapshot.batch_running >= snapshot.batch_limit:
-        if snapshot.reason == "fixed":
-            return "batch waits for its limit, which is fixed: raise batch_max_concurrency"
+        if has_outlook:
+            return "batch waits for its limit"
         return "batch waits for its limit: it rises when the pressure falls, or with batch_max_concurrency"
     return ""
 
@@ -78,4 +133,5 @@ def _obstacle(snapshot: SchedulerSnapshot) -> str:
 def _latencies(traffic: TrafficSnapshot) -> str:
     if not traffic.sample_count:
         return "no call in the window has ended"
-    return f"P50 {traffic.p50:.3g} s, P95 {traffic.p95:.3g} s, P99 {traffic.p99:.3g} s of {traffic.sample_count} calls"
+    calls = "1 call" if traffic.sample_count == 1 else f"{traffic.sample_count} calls"
+    return f"P50 {traffic.p50:.3g} s, P95 {traffic.p95:.3g} s, P99 {traffic.p99:.3g} s of {calls}"

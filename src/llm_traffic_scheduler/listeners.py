@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from typing import Final, NoReturn
 
@@ -60,6 +60,7 @@ class Listeners:
         "_flushing",
         "_logged",
         "_queue",
+        "_warned",
         "callbacks",
         "listener_faults",
         "name",
@@ -74,6 +75,7 @@ class Listeners:
         self._fatal: BaseException | None = None
         self._flushing = False
         self._logged: set[tuple[str, str, str]] = set()
+        self._warned: Mapping[str, str] = {}
         self.policy_faults = self.listener_faults = 0
 
     def add(self, callback: Listener) -> None:
@@ -141,6 +143,23 @@ class Listeners:
         """A policy raised, or gave an answer that is none."""
         self.policy_faults += 1
         self._fault("policy", error)
+
+    def warn(self, kind: str, message: str) -> None:
+        """Log that something looks wrong, unless this kind of thing has been logged since the settings changed."""
+        if kind not in self._warned:
+            self._warned = {**self._warned, kind: message}
+            # As in `_fault`: a log handler may raise in the middle of a release.
+            with contextlib.suppress(Exception):
+                _log.warning("scheduler %r: %s", self.name, message)
+
+    @property
+    def warnings(self) -> Mapping[str, str]:
+        """What has been logged since the settings changed, by kind. Threads: any; it is replaced, never changed."""
+        return self._warned
+
+    def forget_warnings(self) -> None:
+        """The settings have changed: whatever looks wrong now is news."""
+        self._warned = {}
 
     def _fault(self, where: str, error: BaseException) -> None:
         # By name: libraries that make an exception class for each answer would fill the log, and memory.

@@ -15,6 +15,7 @@ from .dispatcher import Dispatcher
 from .errors import SchedulerMisuse
 from .forks import survive_forks
 from .listeners import Listeners
+from .loop_end import abandon
 from .settings import Settings
 from .snapshot import Tally
 from .surroundings import around, lineage
@@ -46,7 +47,7 @@ class LoopBound:
                     f"scheduler {self.name!r} is in use on another running event loop: make one scheduler per loop, "
                     "or submit from that loop's thread"
                 )
-            home.abandon(wake=not home.loop.is_closed())
+            abandon(home, wake=not home.loop.is_closed())
         self._home = self._new_home(loop)
         return self._home
 
@@ -63,13 +64,13 @@ class LoopBound:
 
     def after_fork(self) -> None:
         """Start afresh in a forked child; called by the interpreter."""
-        self._home.abandon(wake=False)
+        abandon(self._home, wake=False)
         self._home = self._new_home(None)
 
     def _own_thread(self, what: str) -> None:
         loop = self._home.loop
         if loop is not None and loop.is_closed():
-            self._home.abandon(wake=False)
+            abandon(self._home, wake=False)
             self._home = self._new_home(None)
         elif loop is not None and loop.is_running() and asyncio._get_running_loop() is not loop:
             raise SchedulerMisuse(

@@ -23,11 +23,11 @@ from .core.admission import RUNNING
 from .core.checks import timeout as timeout_checked
 from .dispatcher import LOOKUP_IS_DEAR
 from .errors import ConfigError, SchedulerClosed, SchedulerMisuse
-from .explain import explain
 from .listeners import Listener
 from .loop_bound import LoopBound
 from .observation import tell_arrived
 from .policies.base import LimitPolicy
+from .policies.history import LimitRecord
 from .refusals import refusal
 from .settings import Changes, Settings
 from .shutdown import ALL_KINDS, Shutdown
@@ -36,7 +36,7 @@ from .slot_context import SlotContext
 from .snapshot import CallInfo, CloseReport, SchedulerSnapshot
 from .surroundings import active, around, leave
 from .traffic import is_interactive, living
-from .views import call_infos, take_snapshot
+from .views import call_infos, explanation, limit_history, take_snapshot
 from .work import Kind, check_awaitable, kind_name, not_a_function
 
 __all__ = ["TrafficScheduler"]
@@ -265,11 +265,23 @@ class TrafficScheduler(LoopBound):
         return take_snapshot(self.name, self._home, self._tallies, self._listeners, self._shutdown is not None)
 
     def explain(self) -> str:
-        """A few lines for an operator: who runs, who waits, what the batch limit is and why.
+        """A few lines for an operator: who runs, who waits, what the batch limit is and why, what would move it.
+
+        Beside them what looks wrong, and what to do about it.
+        Threads: any; changes nothing.
+        """
+        return explanation(self.name, self._home, self._tallies, self._listeners, self._shutdown is not None)
+
+    def limit_history(self) -> tuple[LimitRecord, ...]:
+        """The last changes of the batch limit or of its reason, oldest first: 256 at most.
+
+        Within a tenth of the window no more than three are kept: the lowest, the highest and the latest limit.
+        The policy is asked only when batch work wants to start, so what nobody asked for is not there. On a new event
+        loop it begins anew.
 
         Threads: any; changes nothing.
         """
-        return explain(self.snapshot())
+        return limit_history(self._home)
 
     def calls(self) -> tuple[CallInfo, ...]:
         """Every call that has a slot of its own, has given it up, or waits for one; in this order.
@@ -333,6 +345,8 @@ class TrafficScheduler(LoopBound):
             home.governor.set_window(home.governor.window.resized(new.window, now))
         home.admission.set_limits(new.limits)
         home.governor.forget()
+        home.watchman.forget(now)
+        self._listeners.forget_warnings()
         self._settle(now)
 
     def _settle(self, now: float) -> None:

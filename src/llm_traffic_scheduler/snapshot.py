@@ -15,7 +15,21 @@ from .events import Outcome
 __all__ = ["CallInfo", "CloseReport", "KindTotals", "Reason", "SchedulerSnapshot", "Tally"]
 
 Reason: TypeAlias = Literal[
-    "calm", "arrivals", "latency", "throttled", "fixed", "external", "external_stale", "policy", "policy_failed"
+    "calm",
+    "arrivals",
+    "latency",
+    "throttled",
+    "fixed",
+    "learning",
+    "budget",
+    "headroom",
+    "idle",
+    "ramp",
+    "stalled",
+    "external",
+    "external_stale",
+    "policy",
+    "policy_failed",
 ]
 """Why the batch limit is what it is. A code of a user's own policy that is none of these shows as "policy"."""
 

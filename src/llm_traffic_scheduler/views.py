@@ -6,16 +6,23 @@ Floor: third.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, TypedDict, TypeVar
+from typing import Final, Literal, NamedTuple, TypedDict, TypeVar
 
+from .advice import Circumstances
 from .call import Call
 from .core.admission import AWAY, QUEUED, Admission
+from .core.metrics import WindowReading
 from .dispatcher import Dispatcher
-from .explain import describe
+from .explain import describe, explain, outlook
 from .listeners import Listeners
+from .policies.base import Decision, Signals
+from .policies.diagnosis import STILL_FOR
+from .policies.history import LimitRecord
+from .policies.pressure import PressurePolicy
 from .snapshot import CallInfo, KindTotals, SchedulerSnapshot, Tally
+from .watchman import holders
 
-__all__ = ["call_infos", "take_snapshot"]
+__all__ = ["call_infos", "explanation", "limit_history", "take_snapshot"]
 
 T = TypeVar("T")
 
@@ -76,15 +83,62 @@ def take_snapshot(
     name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners, closed: bool
 ) -> SchedulerSnapshot:
     """The scheduler as it is now."""
-    return _steady(lambda: _snapshot(name, home, tallies, listeners, closed), lambda: _mark(home, tallies))
+
+    def look() -> SchedulerSnapshot:
+        return _snapshot(name, home, tallies, listeners, closed, _look(home))
+
+    return _steady(look, lambda: _mark(home, tallies))
+
+
+def explanation(name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners, closed: bool) -> str:
+    """The scheduler as it is now, in words."""
+
+    def look() -> tuple[SchedulerSnapshot, Circumstances]:
+        seen = _look(home)
+        return _snapshot(name, home, tallies, listeners, closed, seen), _circumstances(home, listeners, seen)
+
+    return explain(*_steady(look, lambda: _mark(home, tallies)))
+
+
+def limit_history(home: Dispatcher) -> tuple[LimitRecord, ...]:
+    """The last changes of the batch limit, oldest first."""
+    return _steady(home.governor.history.records, lambda: None)
+
+
+class _Seen(NamedTuple):
+    now: float
+    decision: Decision
+    signals: Signals
+    reading: WindowReading
+
+
+def _look(home: Dispatcher) -> _Seen:
+    now = home.clock()
+    return _Seen(now, *home.governor.read(now))
+
+
+def _circumstances(home: Dispatcher, listeners: Listeners, seen: _Seen) -> Circumstances:
+    governor, still = home.governor, home.watchman.still_for(seen.now)
+    return Circumstances(
+        now=seen.now,
+        outlook=outlook(seen.decision, seen.signals, governor.policy, seen.now),
+        history=governor.history.records(),
+        p95_threshold=governor.threshold,
+        rps_threshold=governor.policy.rps_threshold if isinstance(governor.policy, PressurePolicy) else None,
+        flutters=not governor.follows_calls,
+        window=governor.window.length,
+        still_for=still,
+        holders=holders(home.admission, seen.now) if still >= STILL_FOR else "",
+        warnings=listeners.warnings,
+    )
 
 
 def _snapshot(
-    name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners, closed: bool
+    name: str, home: Dispatcher, tallies: dict[str, Tally], listeners: Listeners, closed: bool, seen: _Seen
 ) -> SchedulerSnapshot:
-    now, admission = home.clock(), home.admission
-    decision, signals, reading = home.governor.read(now)
-    reason, detail = describe(decision, signals)
+    now, decision, signals, reading = seen
+    admission = home.admission
+    reason, detail = describe(decision, signals, home.governor.policy, now)
     return SchedulerSnapshot(
         name=name,
         max_concurrency=signals.max_concurrency,

@@ -238,7 +238,7 @@ async def test_the_slot_stays_taken_until_the_timed_out_call_has_really_ended() 
     assert not waiting.started
     assert scheduler.snapshot().overdue == 1
     assert [call.state for call in scheduler.calls()] == ["overdue", "running", "queued"]
-    assert "1 past their run timeout run on" in scheduler.explain()
+    assert "1 past its run timeout runs on" in scheduler.explain()
 
     await asyncio.sleep(2.1)
     assert waiting.started

@@ -1,7 +1,7 @@
 """The reach that issue 2 asks of the whole: quick for people, and no slower for everybody.
 
 Cap 10, nine of it open to batch, thresholds that never bite (as in the comparison with peers), 20 ms of service: a
-thousand batch calls stand in the queue, and 120 interactive calls arrive, one every 15 ms, whatever the earlier ones do.
+thousand batch calls stand in the queue, and 120 interactive calls arrive, one every 15 ms, whatever earlier ones do.
 """
 
 from __future__ import annotations

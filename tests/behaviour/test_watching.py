@@ -207,17 +207,23 @@ async def test_explain_says_who_waits_and_why() -> None:
     p95 = f"{scheduler.snapshot().interactive.p95:.3g} s"
     assert scheduler.explain().splitlines() == [
         "scheduler 'gateway': 1 of 4 slots taken",
-        f"interactive: 0 running, 0 waiting (longest 0 s), 0.1 arrivals/s, P50 {p95}, P95 {p95}, P99 {p95} of 1 calls",
+        f"interactive: 0 running, 0 waiting (longest 0 s), 0.1 arrivals/s, P50 {p95}, P95 {p95}, P99 {p95} of 1 call",
         "batch: 1 running, 1 waiting (longest 2 s)",
         f"batch limit: 1 of 3 batch calls may run: an interactive P95 of {p95} is "
-        f"{scheduler.snapshot().pressure:.0%} of the threshold",
-        "batch waits for its limit: it rises when the pressure falls, or with batch_max_concurrency",
+        f"{scheduler.snapshot().pressure:.0%} of the threshold (0.5 s)",
+        "batch limit: at 1 for 2 s, by 'latency' for 2 s",
+        f"batch limit: it rises to 2 with a P95 below 0.375 s (now {p95}), and to all 3 with a P95 below 0.125 s",
+        "batch limit: it is down at its minimum of 1 from a P95 of 0.5 s on, which is pressure 1",
+        "batch waits for its limit",
+        f"P95 {p95} stays high (threshold 0.5 s) with only 1 batch running, which is as little as batch_min_concurrency"
+        " (1) allows: look at the backend (other clients or instances of this service use it too?) and find by a load "
+        "test whether it serves max_concurrency (4) calls at once, and within the threshold",
     ]
 
     for _ in range(3):
         hold(scheduler)
     await settle()
-    assert scheduler.explain().splitlines()[4] == (
+    assert scheduler.explain().splitlines()[7] == (
         "batch waits for a slot: running calls are not stopped, and interactive calls that wait go first; "
         "lasting interactive load leaves batch one start per batch_starvation_timeout"
     )

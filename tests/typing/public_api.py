@@ -29,9 +29,11 @@ from llm_traffic_scheduler import (
     KindTotals,
     LimitChanged,
     LimitPolicy,
+    LimitRecord,
     PressurePolicy,
     QueueFull,
     QueueTimeout,
+    Reason,
     Rejected,
     RunTimeout,
     SchedulerSnapshot,
@@ -193,12 +195,7 @@ def a_snapshot_is_whole_and_cannot_be_changed() -> None:
     assert_type((snapshot.running, snapshot.interactive_running, snapshot.batch_running), tuple[int, int, int])
     assert_type((snapshot.interactive_queued, snapshot.batch_queued, snapshot.overdue), tuple[int, int, int])
     assert_type((snapshot.batch_limit, snapshot.pressure, snapshot.detail), tuple[int, float, str])
-    assert_type(
-        snapshot.reason,
-        Literal[
-            "calm", "arrivals", "latency", "throttled", "fixed", "external", "external_stale", "policy", "policy_failed"
-        ],
-    )
+    assert_type(snapshot.reason, Reason)
     assert_type(snapshot.paused, frozenset[str])
     assert_type((snapshot.oldest_interactive_wait, snapshot.oldest_batch_wait), tuple[float, float])
     assert_type((snapshot.oldest_interactive_running, snapshot.oldest_batch_running), tuple[float, float])
@@ -219,6 +216,9 @@ def a_snapshot_is_whole_and_cannot_be_changed() -> None:
 
 def calls_can_be_looked_at() -> None:
     assert_type(scheduler.explain(), str)
+    assert_type(scheduler.limit_history(), tuple[LimitRecord, ...])
+    for record in scheduler.limit_history():
+        assert_type((record.time, record.limit, record.pressure, record.reason), tuple[float, int, float, str])
     assert_type(scheduler.calls(), tuple[CallInfo, ...])
     for call in scheduler.calls():
         assert_type((call.kind, call.label), tuple[str, str | None])

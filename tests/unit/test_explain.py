@@ -5,13 +5,15 @@ Keeps MISSION.md's table of symptoms as far as `explain()` answers it, and the c
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 
-from llm_traffic_scheduler import Decision, Signals, TrafficScheduler, TrafficSnapshot
-from llm_traffic_scheduler.explain import describe, explain
+from llm_traffic_scheduler import Decision, LimitRecord, Signals, TrafficScheduler, TrafficSnapshot
+from llm_traffic_scheduler.advice import Circumstances
+from llm_traffic_scheduler.explain import describe, explain, outlook
 from llm_traffic_scheduler.snapshot import Reason
 
 IDLE = TrafficScheduler(
@@ -23,8 +25,8 @@ IDLE = TrafficScheduler(
 ).snapshot()
 
 
-def told(**state: Any) -> str:
-    return explain(replace(IDLE, **state))
+def told(around: Circumstances | None = None, /, **state: Any) -> str:
+    return explain(replace(IDLE, **state), around or Circumstances())
 
 
 def test_it_says_who_runs_and_who_waits() -> None:
@@ -54,7 +56,14 @@ def test_batch_that_waits_behind_a_full_house_is_told_that_running_calls_are_not
 
 
 def test_batch_that_waits_for_its_limit_is_told_what_raises_it() -> None:
-    assert "rises when the pressure falls" in told(running=2, batch_running=2, batch_limit=2, batch_queued=1)
+    held_back = {"running": 2, "batch_running": 2, "batch_limit": 2, "batch_queued": 1}
+    moves = Circumstances(outlook=("it rises at dawn", "it falls at dusk"))
+
+    assert "rises when the pressure falls" in told(**held_back)
+    assert "limit: it rises at dawn\nbatch limit: it falls at dusk\nbatch waits for its limit" in told(
+        moves, **held_back
+    )
+    assert "when the pressure falls" not in told(moves, **held_back)
 
 
 def test_there_is_no_hint_while_no_batch_waits_or_batch_is_paused() -> None:
@@ -72,7 +81,8 @@ def test_a_pause_is_shown_with_what_ends_it() -> None:
 
 
 def test_calls_that_swallow_cancellation_and_faults_are_shown() -> None:
-    assert "2 past their run timeout run on" in told(overdue=2)
+    assert "2 past their run timeout run on and keep their slots: they swallow" in told(overdue=2)
+    assert "1 past its run timeout runs on and keeps its slot: it swallows" in told(overdue=1)
     assert "faults: 3 of the policy, 1 of listeners" in told(policy_faults=3, listener_faults=1)
     assert "faults" not in told()
 
@@ -101,6 +111,88 @@ def test_the_sentence_carries_the_numbers(reason: str, words: str) -> None:
     _, detail = describe(Decision(2, 0.75, reason), Signals(batch_max=6, rps=15.0, p95=0.6))
 
     assert words in detail
+
+
+def test_one_is_one_and_two_are_two() -> None:
+    traffic = TrafficSnapshot(rps=0.1, p50=0.2, p95=0.2, p99=0.2, sample_count=1)
+
+    assert "1 tenant runs as many" in told(tenants_at_bound=1)
+    assert "2 tenants run as many" in told(tenants_at_bound=2)
+    assert "1 of those that wait is inside released() and needs" in told(released=1)
+    assert "2 of those that wait are inside released() and need" in told(released=2)
+    assert told(interactive=traffic).count("of 1 call\n") == 1
+
+
+def test_a_limit_is_told_since_when_it_is_what_it_is() -> None:
+    history = (LimitRecord(10.0, 3, 0.6, "calm"), LimitRecord(30.0, 6, 0.0, "calm"))
+
+    text = told(Circumstances(now=42.0, history=history))
+
+    assert "batch limit: at 6 for 12 s (3 before), by 'calm' for 32 s" in text
+
+
+def test_what_was_warned_of_shows_unless_it_shows_as_it_is_now() -> None:
+    warned = {"still": "batch stood still", "never": "thresholds never bite"}
+    still = Circumstances(still_for=70.0, holders="nobody knows", warnings=warned)
+
+    assert "warned: batch stood still\nwarned: thresholds never bite" in told(Circumstances(warnings=warned))
+    assert "for 70 s: nobody knows\nwarned: thresholds never bite" in told(still, batch_queued=2)
+    assert "batch stood still" not in told(still, batch_queued=2)
+
+
+class Talking:
+    """A law that says of itself what the test wants, or raises it."""
+
+    def __init__(self, words: Any, prospects: Any) -> None:
+        self.words, self.prospects = words, prospects
+
+    def advance(self, now: float, signals: Signals) -> None: ...
+
+    def decide(self, now: float, signals: Signals) -> Decision:
+        return Decision(3, 0.5, "budget")
+
+    def describe(self, now: float, decision: Decision, signals: Signals) -> Any:
+        return self._say(self.words)
+
+    def outlook(self, now: float, decision: Decision, signals: Signals) -> Any:
+        return self._say(self.prospects)
+
+    def _say(self, what: Any) -> Any:
+        if isinstance(what, BaseException):
+            raise what
+        return what
+
+
+def test_a_policy_explains_itself_in_its_own_words() -> None:
+    scheduler = TrafficScheduler(max_concurrency=8, policy=Talking("the moon is full", ("wait for dawn",)))
+
+    assert scheduler.snapshot().detail == "3 of 6 batch calls may run: the moon is full"
+    assert scheduler.snapshot().reason == "budget"
+    assert "batch limit: wait for dawn" in scheduler.explain().splitlines()
+
+
+@pytest.mark.parametrize("words", [None, "", 3, ValueError("no words"), asyncio.CancelledError(), ["a list"]])
+@pytest.mark.parametrize("prospects", [None, (), (3, None), 7, ValueError("no prospects"), "no tuple"])
+def test_a_policy_that_cannot_explain_itself_is_explained_by_its_reason(words: Any, prospects: Any) -> None:
+    scheduler = TrafficScheduler(max_concurrency=8, policy=Talking(words, prospects))
+
+    assert "may run: interactive calls take their share" in scheduler.snapshot().detail
+    assert scheduler.explain().count("batch limit: ") == 1
+    assert scheduler.snapshot().policy_faults == 0
+
+
+def test_a_policy_is_not_asked_about_a_decision_that_was_made_in_its_place() -> None:
+    silent = Talking("I decided so", ("wait for dawn",))
+    fallback = Decision(3, 0.5, "policy_failed")
+
+    assert "the policy raised" in describe(fallback, Signals(batch_max=6), silent)[1]
+    assert outlook(fallback, Signals(batch_max=6), silent, 0.0) == ()
+
+
+@pytest.mark.parametrize("meant_for_the_process", [KeyboardInterrupt, SystemExit])
+def test_what_is_meant_for_the_process_is_not_kept_from_it(meant_for_the_process: type[BaseException]) -> None:
+    with pytest.raises(meant_for_the_process):
+        TrafficScheduler(max_concurrency=8, policy=Talking(meant_for_the_process(), ())).snapshot()
 
 
 def test_the_scheduler_explains_itself_before_it_has_ever_run() -> None:

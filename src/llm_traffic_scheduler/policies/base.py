@@ -98,7 +98,14 @@ class LimitPolicy(Protocol):
         p95_threshold (float | None): unfinished interactive calls older than this join the quantiles.
         reads (frozenset[str]): names of the signals `decide` looks at; a decision is then kept
             while only others change, and those that take time to find may be left at their defaults. Without it
-            every change asks again.
+            every change asks again. A policy that reads counts of calls is taken to move with each call by
+            design: its limit is not said to flutter.
+        describe(now, decision, signals) (method): why the limit is what it is, with the numbers, as a clause
+            without capital and full stop: "12 interactive calls per second are 60% of the threshold".
+        outlook(now, decision, signals) (method): a tuple of such sentences, what would have to change for
+            the limit to move, and by how much. Both are pure, called by `snapshot` and `explain` from any thread
+            with a decision of this policy or of its replica (the limit clamped) and the signals it was made on.
+            What raises, or is no text, is passed over.
         reset() (method): called when the scheduler moves to another event loop.
         replica() (method): an independent copy, which a snapshot taken after a quiet spell brings up
             to date; without it, or if it returns the policy itself, such a snapshot shows the

@@ -35,5 +35,15 @@ class FixedPolicy:
         """The limit, at pressure 0."""
         return Decision(self.limit, reason="fixed")
 
+    def describe(self, now: float, decision: Decision, signals: Signals) -> str:
+        """That no traffic moves it."""
+        return "the limit is fixed"
+
+    def outlook(self, now: float, decision: Decision, signals: Signals) -> tuple[str, ...]:
+        """What raises it: nothing but another setting."""
+        if decision.limit < signals.batch_max:
+            return (f"no traffic moves it: configure(policy=FixedPolicy(...)) raises it, up to {signals.batch_max}",)
+        return (f"no traffic moves it: it is all that batch_max_concurrency ({signals.batch_max}) allows",)
+
     def __repr__(self) -> str:
         return f"FixedPolicy({self.limit})"

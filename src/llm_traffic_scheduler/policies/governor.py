@@ -14,6 +14,8 @@ from ..core.admission import Limits
 from ..core.metrics import SlidingWindowMetrics, WindowReading
 from ..core.stream_times import StreamTimes
 from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of
+from .diagnosis import Tide
+from .history import LimitHistory
 
 __all__ = ["Governor", "Watched"]
 
@@ -74,6 +76,7 @@ class Governor:
         "asking",
         "bar",
         "fresh",
+        "history",
         "kept",
         "kept_until",
         "observe",
@@ -81,6 +84,7 @@ class Governor:
         "slice_end",
         "streams",
         "throttled_until",
+        "tide",
         "window",
     )
 
@@ -102,6 +106,8 @@ class Governor:
         self.kept = 0
         self.asking = False  # the policy is at work; whoever asks it is in the middle of something
         self._told: WindowReading | None = None
+        self.history = LimitHistory()
+        self.tide = Tide()
         self.set_policy(policy)
 
     def watch(self, watched: Watched) -> None:
@@ -276,8 +282,8 @@ class Governor:
         self._counts = self._read_counts()
         self._decision = decision
         self.kept = decision.limit
-        if before is not None and before.limit != decision.limit:
-            self._on_change(before, decision)
+        if before is None or before.limit != decision.limit or before.reason != decision.reason:
+            self._changed(now, before, decision)
         return decision
 
     def _stands_until(self, now: float, decision: Decision, ages: list[float]) -> float:
@@ -289,6 +295,11 @@ class Governor:
             return min(until, self._next_join)
         # What counts calls is told how things are once a slice, whoever asks; no timer is set for that.
         return min(until, self.slice_end) if self._reads_counts else until
+
+    def _changed(self, now: float, before: Decision | None, after: Decision) -> None:
+        self.history.add(now, after, self.window.length)
+        if before is not None and before.limit != after.limit:
+            self._on_change(before, after)
 
     def _fallback(self, now: float) -> Decision:
         """The last decision for one window, then the floor."""
@@ -302,7 +313,9 @@ class Governor:
     def _advance_policy(self, now: float) -> None:
         self.asking = True
         try:
-            self.policy.advance(now, self._signals(now, self._measure(now)))
+            signals = self._signals(now, self._measure(now))
+            self.tide.note(signals.rps, signals.p95)
+            self.policy.advance(now, signals)
         except BaseException as error:
             self._fault(now, error)
         finally:
@@ -345,7 +358,12 @@ class Governor:
     # Signals
 
     @property
-    def _threshold(self) -> float | None:
+    def follows_calls(self) -> bool:
+        """The policy moves with single calls by design: it reads their counts, or does not say what it reads."""
+        return self._reads_counts
+
+    @property
+    def threshold(self) -> float | None:
         """The age from which an unfinished call joins the quantile; None if the policy has none that makes sense."""
         try:
             threshold = getattr(self.policy, "p95_threshold", None)
@@ -361,13 +379,13 @@ class Governor:
     def _measure(self, now: float) -> WindowReading:
         """The window with every unfinished call that has joined it. Changes nothing."""
         assert self._watched is not None
-        threshold = self._threshold
+        threshold = self.threshold
         return self.window.read(now, [] if threshold is None else self._watched.unfinished(now, threshold)[0])
 
     def _unfinished(self, now: float) -> list[float]:
         """Ages that join the quantile; looks only when one can have crossed the threshold since the last look."""
         assert self._watched is not None
-        threshold = self._threshold
+        threshold = self.threshold
         if threshold is None:
             self._next_join, self._joins_at = math.inf, None
             return []

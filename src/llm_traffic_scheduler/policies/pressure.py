@@ -100,6 +100,57 @@ class PressurePolicy:
             pressure, valid_until = max(1.0, pressure), min(valid_until, signals.throttled_until)
         return Decision(limit_at(pressure, signals), pressure, reason, valid_until)
 
+    def describe(self, now: float, decision: Decision, signals: Signals) -> str:
+        """Which of the two signals holds the limit, with its numbers."""
+        if decision.reason == "throttled":
+            return f"the backend has asked us to wait for another {signals.throttled_until - now:.3g} s"
+        if decision.reason == "calm" and not decision.pressure > 0:
+            return "no interactive traffic in the window"
+        smoothed = (
+            "" if self.smoothing is None else f"; smoothed over {self.smoothing:.3g} s that is {decision.pressure:.0%}"
+        )
+        if decision.reason == "calm":
+            return f"no interactive traffic in the window{smoothed}"
+        if decision.reason == "latency":
+            share, what = self._latency(signals.p95), f"an interactive P95 of {signals.p95:.3g} s is"
+            threshold = f"{self.p95_threshold:.3g} s"
+        else:
+            share, what = self._arrivals(signals), f"{signals.rps:.3g} interactive calls per second are"
+            threshold = f"{self.rps_threshold:.3g}/s"
+        return f"{what} {share:.0%} of the threshold ({threshold}){smoothed}"
+
+    def outlook(self, now: float, decision: Decision, signals: Signals) -> tuple[str, ...]:
+        """Below which rate and P95 the limit takes its next step and all of them, and where it is at its minimum."""
+        top, floor = signals.batch_max, signals.batch_min
+        if top == floor:
+            return (f"batch_min_concurrency equals batch_max_concurrency ({top}): nothing moves the limit",)
+        sentences = []
+        if now < signals.throttled_until:
+            wait = signals.throttled_until - now
+            sentences.append(f"it cannot rise while the backend asks us to wait, for another {wait:.3g} s")
+        if decision.limit < top:
+            following = decision.limit + 1
+            step, last = ((top - limit + 0.5) / (top - floor) for limit in (following, top))
+            rates, latencies = (
+                f" (now {value:.3g}{unit})" for value, unit in ((signals.rps, "/s"), (signals.p95, " s"))
+            )
+            sentence = f"it rises to {following} with {self._point(step, 'below', 'and', rates, latencies)}"
+            if following < top:
+                sentence += f", and to all {top} with {self._point(last, 'below', 'and')}"
+            sentences.append(sentence + ("" if self.smoothing is None else "; smoothing makes it follow later"))
+        full = self._point(1.0, "of", "or")
+        sentences.append(f"it is down at its minimum of {floor} from {full} on, which is pressure 1")
+        return tuple(sentences)
+
+    def _point(self, pressure: float, relation: str, joint: str, rates: str = "", latencies: str = "") -> str:
+        """The rate and the P95 that make this pressure, whichever have a threshold."""
+        parts = []
+        if self.rps_threshold is not None:
+            parts.append(f"a rate {relation} {pressure * self.rps_threshold:.3g}/s{rates}")
+        if self.p95_threshold is not None:
+            parts.append(f"a P95 {relation} {pressure * self.p95_threshold:.3g} s{latencies}")
+        return f" {joint} ".join(parts)
+
     def _arrivals(self, signals: Signals) -> float:
         return 0.0 if self.rps_threshold is None else signals.rps / self.rps_threshold
 

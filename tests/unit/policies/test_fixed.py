@@ -37,3 +37,11 @@ def test_it_reads_no_signal_so_its_answer_is_kept_for_ever() -> None:
 
 def test_repr_shows_the_limit() -> None:
     assert repr(FixedPolicy(4)) == "FixedPolicy(4)"
+
+
+def test_it_says_that_no_traffic_moves_it_and_what_raises_it() -> None:
+    policy, signals = FixedPolicy(3), Signals(batch_max=6)
+
+    assert policy.describe(0.0, Decision(3), signals) == "the limit is fixed"
+    assert "configure(policy=FixedPolicy(...)) raises it, up to 6" in policy.outlook(0.0, Decision(3), signals)[0]
+    assert "all that batch_max_concurrency (6) allows" in policy.outlook(0.0, Decision(6), signals)[0]

@@ -1,0 +1,23 @@
+"""The story of `examples/explain.py`: an operator reads what is wrong, what would move it and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "explain.py"
+
+
+def test_the_story_shows_trouble_its_end_and_how_the_limit_moved() -> None:
+    ran = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True)
+
+    trouble, _, rest = ran.stdout.partition("--- 16.0 minutes")
+    later, _, history = rest.partition("--- how the limit moved")
+    assert "what runs is not stopped" in trouble
+    assert "no batch call has started or ended for 150 s" in trouble
+    assert "what runs is not stopped" not in later
+    assert "batch limit: it rises to 3 with a rate below 14/s" in later
+    assert [line.split()[1] for line in history.splitlines()[1:3]] == ["6", "1"]
+    assert ran.stderr.count("scheduler 'gateway': no batch call has started or ended for 60 s") == 1
+    assert all(len(said.strip().splitlines()) <= 12 for said in (trouble, later))
