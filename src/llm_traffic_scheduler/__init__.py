@@ -9,8 +9,11 @@ print(scheduler.explain())
 await scheduler.close()
 """
 
+from .calibration import calibrate
+from .calibration_result import Calibration
 from .call import TrafficKind
 from .circles import PossibleDeadlock
+from .core.load_curve import CalibrationPoint
 from .core.metrics import TrafficSnapshot
 from .errors import (
     CallAborted,
@@ -35,6 +38,8 @@ from .traffic import kind_in_force, traffic
 from .work import Kind
 
 __all__ = [
+    "Calibration",
+    "CalibrationPoint",
     "CallAborted",
     "CallFinished",
     "CallInfo",
@@ -67,6 +72,7 @@ __all__ = [
     "TrafficKind",
     "TrafficScheduler",
     "TrafficSnapshot",
+    "calibrate",
     "checkpoint",
     "current_slot",
     "kind_in_force",
