@@ -5,16 +5,18 @@ Floor: third, without asyncio.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from .core.load_curve import CalibrationPoint
 from .errors import ConfigError
 
 __all__ = ["Calibration", "CalibrationArguments"]
 
-_COLUMNS = ("calls/s", "achieved", "calls", "failed", "P50", "P95", "P99", "mean unfinished", "most")
+_WIDTH: Final = 100
+_COLUMNS: Final = ("calls/s", "achieved", "calls", "failed", "P50", "P95", "P99", "mean unfinished", "most")
 
 
 class CalibrationArguments(TypedDict):
@@ -74,7 +76,8 @@ class Calibration:
         lines += ["", "TrafficScheduler(", *found, ")"] if found else []
         if not self.complete:
             lines += ["", f"not found: {self._missing()}"]
-        return "\n".join([*lines, "", *(f"- {reason}" for reason in self.reasons)]).lstrip("\n")
+        lines += ["", *(textwrap.fill(f"- {reason}", _WIDTH, subsequent_indent="  ") for reason in self.reasons)]
+        return "\n".join(lines).lstrip("\n")
 
     def _values(self) -> Iterable[tuple[str, float | None]]:
         yield "max_concurrency", self.max_concurrency
