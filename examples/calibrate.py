@@ -106,7 +106,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
     needs = [("httpx", "'llm-traffic-scheduler[httpx]'", "it")]
     needs += [("matplotlib", "'llm-traffic-scheduler[simulation]'", "--plot")] if options.plot else []
     for module, extra, what in needs:
-        if sys.modules.get(module, True) is None or importlib.util.find_spec(module) is None:
+        if importlib.util.find_spec(module) is None:
             parser.error(f"{what} needs {module}: pip install {extra}")
     return parser, options
 
@@ -170,7 +170,7 @@ async def measure(options: argparse.Namespace) -> tuple[Calibration, BadAnswer |
 
     def show(share: float, text: str) -> None:
         if share == 0:
-            print(f"this will send {text} to {options.url}", flush=True)
+            print(f"{options.url}: this will send {text}", flush=True)
         elif sys.stderr.isatty():
             print(f"\r{share:4.0%}  {text:60}", end="" if share < 1 else "\n", file=sys.stderr, flush=True)
 
@@ -240,8 +240,8 @@ def draw(result: Calibration, title: str, path: Path) -> None:
         unfinished.axhline(result.max_concurrency, color=LIMIT, ls="--", lw=1, label=text)
     for axes in (latency, unfinished):
         if (rate := result.interactive_rps_threshold) is not None:
-            text = f"interactive_rps_threshold {rate:.3g}" if axes is latency else None
-            axes.axvline(rate, color=LIMIT, ls=":", lw=1.5, label=text)
+            name = f"interactive_rps_threshold {rate:.3g}" if axes is latency else "_"
+            axes.axvline(rate, color=LIMIT, ls=":", lw=1.5, label=name)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.set_ylim(bottom=0)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from .calibration_load import Load
 from .calibration_plan import CallOnce, IsThrottled, Plan, Progress, rates_of, shown, status_429_or_retry_after
 from .calibration_result import Calibration
-from .core.knee import recommend
+from .core.knee import ENOUGH, recommend
 from .core.load_curve import CalibrationPoint
 
 __all__ = ["calibrate"]
@@ -80,7 +80,7 @@ async def calibrate(
         seed=seed,
     )
     with shown(progress) as tell:
-        tell(0.0, f"at most {plan.calls} calls")
+        tell(0.0, _announcement(plan))
         first = await Load(plan, plan.rates[0], (0.0,)).run()
         if first.failures:
             return _not_begun(first)
@@ -95,6 +95,12 @@ async def calibrate(
         reasons=found.reasons,
         calls=first.calls + sum(point.calls for point in points),
     )
+
+
+def _announcement(plan: Plan) -> str:
+    few = [f"{rate:g}" for rate in plan.rates if plan.calls_at(rate) < ENOUGH]
+    left_out = f"; fewer than {ENOUGH}, too few for a P95, at {', '.join(few)} calls/s" if few else ""
+    return f"at most {plan.calls} calls{left_out}"
 
 
 async def _climb(plan: Plan, tell: Progress) -> list[CalibrationPoint]:
