@@ -125,7 +125,7 @@ def _bar() -> Iterator[Progress]:
     with tqdm(total=1.0, leave=False, bar_format=layout, disable=None) as bar:
 
         def tell(share: float, text: str) -> None:
-            bar.set_postfix_str(text, refresh=False)
+            bar.set_postfix_str(text, refresh=share == 0)
             bar.update(share - bar.n)
 
         yield tell

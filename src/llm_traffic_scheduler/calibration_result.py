@@ -72,10 +72,11 @@ class Calibration:
         lines = [
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows if self.points
         ]
-        found = [f"    {name}={value!r}," for name, value in self._values() if value is not None]
-        lines += ["", "TrafficScheduler(", *found, ")"] if found else []
-        if not self.complete:
-            lines += ["", f"not found: {self._missing()}"]
+        found = [f"{name}={value!r}," for name, value in self._values() if value is not None]
+        if self.complete:
+            lines += ["", "TrafficScheduler(", *(f"    {each}" for each in found), ")"]
+        else:
+            lines += ["", *(f"found: {each[:-1]}" for each in found), f"not found: {self._missing()}"]
         lines += ["", *(textwrap.fill(f"- {reason}", _WIDTH, subsequent_indent="  ") for reason in self.reasons)]
         return "\n".join(lines).lstrip("\n")
 
