@@ -57,7 +57,7 @@ class Load:
         """
         try:
             await self._send_all()
-            if self._tasks and self._fault is None:
+            if self._tasks:
                 await self._over
         finally:
             await _put_away(self._tasks)
@@ -97,9 +97,6 @@ class Load:
         except Exception as error:
             self._failed(error, f"no answer within call_timeout ({self._plan.call_timeout:g} s)" * limit.expired())
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
             self._failed(error, "CancelledError of its own")
         else:
             self._latencies.append(self._now() - due)

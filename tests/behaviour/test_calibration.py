@@ -103,6 +103,7 @@ async def test_littles_law_holds_in_what_is_measured() -> None:
     for point in result.points[:-1]:
         assert point.mean is not None
         assert point.mean_unfinished == pytest.approx(point.rate_achieved * point.mean, rel=0.05)
+    for point in result.points:
         assert point.mean_unfinished < point.max_unfinished
 
 
@@ -191,6 +192,16 @@ async def test_it_stops_sending_when_the_backend_throttles_and_waits_for_what_it
     assert result.points[-1].stopped == "throttled"
     assert result.points[-1].throttled == 1
     assert len(backend.sent) == backend.ended == 151 + 31
+
+
+async def test_a_rate_that_was_stopped_ends_when_it_was_and_not_with_its_next_call() -> None:
+    backend = Backend(fail_from=1, error=TooManyError())
+    start = now()
+
+    result = await measure(backend.ask, rates=[0.01], seconds_per_rate=1000.0)
+
+    assert now() == backend.sent[1]
+    assert result.points[0].seconds == pytest.approx(now() - start - SERVICE)
 
 
 @pytest.mark.parametrize("fail_from", [0, 1, 10])
