@@ -129,6 +129,8 @@ async def test_calls_go_out_whether_or_not_the_earlier_ones_have_ended() -> None
     assert len(sent) == 41
     assert sent[-1] - sent[1] < 10
     assert result.points[0].max_unfinished == 40
+    # They come evenly in ten seconds and none ends in them; what is unfinished afterwards does not count.
+    assert 15 < result.points[0].mean_unfinished < 25
 
 
 async def test_latency_counts_from_when_the_call_was_due_although_the_loop_was_late() -> None:
@@ -147,6 +149,21 @@ async def test_latency_counts_from_when_the_call_was_due_although_the_loop_was_l
     assert result.points[0].p50 is not None
     assert result.points[0].p50 > 1.0
     assert "this process is the bottleneck" in said(result)
+
+
+async def test_a_generator_that_has_to_catch_up_lets_the_calls_run_meanwhile() -> None:
+    sent = 0
+
+    async def instant() -> None:
+        nonlocal sent
+        sent += 1
+        if sent == 2:
+            asyncio.get_running_loop()._clock.now += 10.0  # type: ignore[attr-defined]
+
+    result = await measure(instant, rates=[100], seconds_per_rate=3.0)
+
+    assert result.points[0].calls == 300
+    assert result.points[0].max_unfinished <= 128
 
 
 async def test_one_call_goes_out_first_and_alone_and_is_not_in_the_curve() -> None:
@@ -204,7 +221,19 @@ async def test_a_rate_that_was_stopped_ends_when_it_was_and_not_with_its_next_ca
     assert result.points[0].seconds == pytest.approx(now() - start - SERVICE)
 
 
-@pytest.mark.parametrize("fail_from", [0, 1, 10])
+async def test_if_the_first_call_is_throttled_nothing_else_is_sent() -> None:
+    error = TooManyError("slow down")
+    error.retry_after = 3.0
+    backend = Backend(fail_from=0, error=error)
+
+    result = await measure(backend.ask)
+
+    assert len(backend.sent) == result.calls == 1
+    assert said(result).startswith("the call sent first, alone, was throttled, and nothing else was sent:")
+    assert said(result).endswith("slow down, retry after 3 s")
+
+
+@pytest.mark.parametrize("fail_from", [1, 10])
 async def test_throttled_at_the_first_rate_there_is_no_answer(fail_from: int) -> None:
     backend = Backend(fail_from=fail_from, error=TooManyError())
 
@@ -318,7 +347,8 @@ async def test_what_is_no_exception_passes_through_and_nothing_is_left(fail_from
         await measure(backend.ask)
 
     assert other_tasks() == set()
-    assert len(backend.sent) == backend.ended <= fail_from + 1
+    assert len(backend.sent) == backend.ended == fail_from + 1
+    assert now() == backend.sent[-1]  # the other calls were not waited for
 
 
 def broken(*_: object) -> bool:

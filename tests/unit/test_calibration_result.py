@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_traffic_scheduler import Calibration, CalibrationPoint, ConfigError
@@ -45,6 +47,15 @@ def test_a_result_with_a_gap_is_no_arguments_and_says_which_and_why() -> None:
     assert not PART.complete
     with pytest.raises(ConfigError, match=said):
         PART.arguments()
+
+
+@pytest.mark.parametrize("name", ["max_concurrency", "interactive_rps_threshold", "interactive_p95_threshold"])
+def test_each_missing_value_makes_it_incomplete(name: str) -> None:
+    part = replace(WHOLE, **{name: None})  # type: ignore[arg-type]
+
+    assert not part.complete
+    with pytest.raises(ConfigError, match=f"found no {name}: because of this"):
+        part.arguments()
 
 
 def test_text_shows_the_curve_the_call_and_the_reasons() -> None:
