@@ -26,6 +26,7 @@ from llm_traffic_scheduler import Calibration, ConfigError, calibrate
 
 if TYPE_CHECKING:
     import httpx
+    from matplotlib.axes import Axes
 
 PICTURES: Final = (".png", ".svg", ".pdf")
 PROMPT: Final = "Explain in one paragraph why the sky is blue."
@@ -224,32 +225,43 @@ def draw(result: Calibration, title: str, path: Path) -> None:
 
     figure = Figure(figsize=(9, 8), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", color=INK)
-    latency, unfinished = figure.subplots(2, 1, sharex=True, height_ratios=(1.6, 1))
-    rates = [point.rate_achieved for point in result.points]
-    nan = math.nan
-    for name, colour in (("p99", TAIL), ("p95", LINE), ("p50", INK)):
-        values = [nan if (value := getattr(point, name)) is None else value for point in result.points]
-        latency.plot(rates, values, "o-", color=colour, label=name.upper())
-    if result.interactive_p95_threshold is not None:
-        text = f"interactive_p95_threshold {result.interactive_p95_threshold:.3g} s"
-        latency.axhline(result.interactive_p95_threshold, color=LIMIT, ls="--", lw=1, label=text)
-    unfinished.plot(rates, [point.max_unfinished for point in result.points], "o-", color=TAIL, label="most")
-    unfinished.plot(rates, [point.mean_unfinished for point in result.points], "o-", color=LINE, label="mean")
-    if result.max_concurrency is not None:
-        text = f"max_concurrency {result.max_concurrency}"
-        unfinished.axhline(result.max_concurrency, color=LIMIT, ls="--", lw=1, label=text)
-    for axes in (latency, unfinished):
-        if (rate := result.interactive_rps_threshold) is not None:
-            name = f"interactive_rps_threshold {rate:.3g}" if axes is latency else "_"
-            axes.axvline(rate, color=LIMIT, ls=":", lw=1.5, label=name)
+    panels = figure.subplots(2, 1, sharex=True, height_ratios=(1.6, 1))
+    for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#dddddd", linewidth=0.6)
+    draw_latency(panels[0], result)
+    draw_unfinished(panels[1], result)
+    for axes in panels:
         axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, loc="upper left")
-    latency.set_ylabel("latency, seconds")
-    unfinished.set_ylabel("unfinished calls")
-    unfinished.set_xlabel("calls per second")
+        # Above the panel: in it, there is no corner that a curve may not reach.
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0)
     figure.savefig(path, dpi=110)
+
+
+def draw_latency(axes: "Axes", result: Calibration) -> None:
+    rates = [point.rate_achieved for point in result.points]
+    for name, colour in (("p99", TAIL), ("p95", LINE), ("p50", INK)):
+        values = [math.nan if (value := getattr(point, name)) is None else value for point in result.points]
+        axes.plot(rates, values, "o-", color=colour, label=name.upper())
+    if failed := [point.rate_achieved for point in result.points if point.failures]:
+        axes.plot(failed, [0.0] * len(failed), "x", color=LIMIT, label="calls failed", clip_on=False)
+    if (p95 := result.interactive_p95_threshold) is not None:
+        axes.axhline(p95, color=LIMIT, ls="--", lw=1, label=f"interactive_p95_threshold {p95:.3g} s")
+    if (rate := result.interactive_rps_threshold) is not None:
+        axes.axvline(rate, color=LIMIT, ls=":", lw=1.5, label=f"interactive_rps_threshold {rate:.3g}")
+    axes.set_ylabel("latency, seconds")
+
+
+def draw_unfinished(axes: "Axes", result: Calibration) -> None:
+    rates = [point.rate_achieved for point in result.points]
+    axes.plot(rates, [point.max_unfinished for point in result.points], "o-", color=TAIL, label="most")
+    axes.plot(rates, [point.mean_unfinished for point in result.points], "o-", color=LINE, label="mean")
+    if (cap := result.max_concurrency) is not None:
+        axes.axhline(cap, color=LIMIT, ls="--", lw=1, label=f"max_concurrency {cap}")
+    if (rate := result.interactive_rps_threshold) is not None:
+        axes.axvline(rate, color=LIMIT, ls=":", lw=1.5)
+    axes.set_ylabel("unfinished calls")
+    axes.set_xlabel("calls per second")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
