@@ -45,7 +45,7 @@ async def calibrate(
     with the reason. The rule for the bend and for the cap is in `llm_traffic_scheduler.core.knee`.
 
     A P95 needs 20 calls: a rate that gets fewer is measured and left out. Seconds per rate should be many times the
-    P95 that is looked for; below 5 times there is no answer, because no queue has the time to build up.
+    P95 at the lowest rate; below 10 times there is no answer, because no queue has the time to build up.
 
     Args:
         call: a function without arguments that returns an awaitable: one typical interactive call, to its very end.

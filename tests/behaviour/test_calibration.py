@@ -66,6 +66,18 @@ async def test_the_knee_of_eight_slots_is_found(seed: int) -> None:
     assert [point.rate_achieved for point in result.points] == [5, 10, 20, 30, 60]
 
 
+@pytest.mark.parametrize("seed", range(5))
+async def test_an_overload_is_never_taken_for_a_rate_that_held_however_calls_differ(seed: int) -> None:
+    server, lengths = SlotServer(SLOTS), random.Random(seed)
+    rates = [share * CAPACITY for share in (0.2, 0.5, 0.8, 1.3, 1.7)]
+
+    result = await measure(
+        lambda: server.serve(lengths.expovariate(1 / SERVICE)), rates=rates, seconds_per_rate=7.0, seed=seed
+    )
+
+    assert result.interactive_rps_threshold is None or result.interactive_rps_threshold <= CAPACITY
+
+
 async def test_the_knee_of_an_engine_with_continuous_batching_is_found() -> None:
     server, lengths = BatchingServer(), random.Random(1)
 
@@ -407,7 +419,7 @@ async def test_too_few_calls_give_no_answer_and_cost_no_more_than_they_must() ->
 
 
 async def test_a_stretch_too_short_for_a_queue_to_show_ends_it_at_the_first_rate() -> None:
-    result = await measure(Backend().ask, rates=[30, 60], seconds_per_rate=0.9)
+    result = await measure(Backend().ask, rates=[30, 60], seconds_per_rate=1.9)
 
     assert [point.rate for point in result.points] == [30]
     assert "too short for a queue to show" in said(result)

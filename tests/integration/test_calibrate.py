@@ -61,10 +61,10 @@ def test_the_knee_of_eight_slots_is_found_and_the_curve_written_and_drawn(tmp_pa
     files: list[str | Path] = ["--json", tmp_path / "out.json"]
     files += ["--plot", tmp_path / "curve.png"] if HAS_MATPLOTLIB else []
     with openai_server(slots=8, seconds=0.1) as server:
-        done = calibrate(server.url, "--rates", "20,40,120", "--seconds", "1.3", "--max-tokens", "5", *files)
+        done = calibrate(server.url, "--rates", "20,120", "--seconds", "2", "--max-tokens", "5", *files)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{server.url}: this will send at most 235 calls\n")
+    assert done.stdout.startswith(f"{server.url}: this will send at most 281 calls\n")
     content = json.loads((tmp_path / "out.json").read_text())
     assert 20 <= content["interactive_rps_threshold"] <= 80  # eight slots of 0.1 s bear 80 a second
     assert 3 <= content["max_concurrency"] <= 16

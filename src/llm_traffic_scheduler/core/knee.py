@@ -7,8 +7,8 @@ Rule: a rate bends the curve if its P95 is above a limit: the target, or twice t
 Not Kneedle (Satopaa et al. 2011): it looks for the largest distance to the chord between the first point and the last,
     so with five points the answer follows from how far beyond the knee the user happened to go.
 Chance: of n calls at a P95 exactly at the limit, the number of late ones is binomial. Only a number of late calls that
-    would come in fewer than one of twenty such runs is called a bend; fewer, but over 5 %, are called noise. Calls of
-    one burst are late together, so the true doubt is larger; longer stretches make it smaller.
+    would come in fewer than one of a hundred such runs is called a bend; fewer, but over 5 %, are called noise. Calls
+    of one burst are late together, so the true doubt is larger; longer stretches make it smaller.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ BEND: Final = 2.0
 # With fewer calls the P95 by nearest rank is the slowest call, whatever its reason.
 ENOUGH: Final = 20
 _LATE: Final = 0.05
+_FLUKE: Final = 0.01  # a bend that is none ends the calibration, and nothing later would put it right
 _DOUBT: Final = 0.05
-# A backend at (1 + 1 / _STRETCH) times its capacity makes the last call of a stretch wait for one P95: less than this
-# overload is not seen.
-_STRETCH: Final = 5
+# A backend at (1 + 1 / _STRETCH) times its capacity makes the last call of a stretch wait for one P95, so an overload
+# of up to a tenth may not be seen.
+_STRETCH: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def holds(point: CalibrationPoint, limit: float) -> bool:
 
 def bent(point: CalibrationPoint, limit: float) -> bool:
     """So many calls were late or failed that a P95 at `limit` does not explain it."""
-    return not holds(point, limit) and chance_of_late(point.calls, point.late(limit)) <= _DOUBT
+    return not holds(point, limit) and chance_of_late(point.calls, point.late(limit)) <= _FLUKE
 
 
 def chance_of_late(calls: int, late: int) -> float:
