@@ -45,10 +45,13 @@ class OpenAIServer:
         return server
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        try:
             while True:
                 await self._one(reader, writer)
-        writer.close()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client has hung up
+        finally:
+            writer.transport.abort()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -118,3 +121,6 @@ async def _stop(listening: asyncio.Server) -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    # An aborted transport closes its socket in the next pass of the loop.
+    for _ in range(3):
+        await asyncio.sleep(0)
