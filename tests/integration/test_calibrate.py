@@ -63,6 +63,8 @@ def test_the_knee_of_eight_slots_is_found_and_the_curve_written_and_drawn(tmp_pa
     with openai_server(slots=8, seconds=0.2) as server:
         done = calibrate(server.url, "--rates", "10,60", "--seconds", "3", "--max-tokens", "5", *files)
 
+    if "this process is the bottleneck" in done.stdout or "too short for a queue" in done.stdout:
+        pytest.skip("this machine is too busy to measure anything in real time")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert done.stdout.startswith(f"{server.url}: this will send at most 211 calls\n")
     content = json.loads((tmp_path / "out.json").read_text())
@@ -78,16 +80,15 @@ def test_the_knee_of_eight_slots_is_found_and_the_curve_written_and_drawn(tmp_pa
 
 @needs_httpx
 def test_a_throttling_server_is_left_in_peace_and_its_retry_after_is_told(tmp_path: Path) -> None:
-    with openai_server(seconds=0.01, throttle_after=31) as server:
+    with openai_server(seconds=0.01, throttle_after=11) as server:
         done = calibrate(server.url, "--rates", "20,40", "--seconds", "1.5", "--json", tmp_path / "out.json")
 
-    assert done.returncode == 0, done.stdout
-    assert "the backend throttled at 40 calls/s" in done.stdout
+    assert done.returncode == 1
+    assert "the backend throttled at 20 calls/s" in done.stdout
     assert "retry after 7 s" in done.stdout
-    content = json.loads((tmp_path / "out.json").read_text())
-    assert content["interactive_rps_threshold"] == pytest.approx(20, rel=0.1)
-    assert [point["throttled"] > 0 for point in content["points"]] == [False, True]
-    assert server.seen < 31 + 20
+    [point] = json.loads((tmp_path / "out.json").read_text())["points"]
+    assert point["throttled"] == server.seen - 11 > 0
+    assert server.seen < 31
 
 
 @needs_httpx
@@ -106,8 +107,7 @@ def test_the_key_goes_from_the_environment_to_the_server_and_nowhere_else() -> N
         done = calibrate(server.url, "--api-key-env", "MY_KEY", "--rates", "30", "--seconds", "1", MY_KEY="sesame")
 
     assert_refused(refused, "answered 401", "--api-key-env")
-    assert done.returncode == 1
-    assert "no bend seen up to 30 calls/s" in done.stdout
+    assert server.seen == 31
     assert "sesame" not in done.stdout + done.stderr
 
 
