@@ -274,7 +274,8 @@ def test_a_door_loads_no_extra_but_its_own(door: str) -> None:
     offences = [
         module
         for module in loaded
-        if module.partition(".")[0] in {"httpx", "matplotlib", "numpy", "tqdm"} or ".".join(module.split(".")[:2]) in extras
+        if module.partition(".")[0] in {"httpx", "matplotlib", "numpy", "tqdm"}
+        or ".".join(module.split(".")[:2]) in extras
     ]
 
     all_or_none(offences, f"loaded by `import {door}`")
