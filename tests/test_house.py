@@ -48,6 +48,8 @@ FLOORS = {
 FRONT_DOOR = [
     "AdaptivePolicy",
     "Arrived",
+    "Calibration",
+    "CalibrationPoint",
     "CallAborted",
     "CallFinished",
     "CallInfo",
@@ -90,6 +92,7 @@ FRONT_DOOR = [
     "TrafficKind",
     "TrafficScheduler",
     "TrafficSnapshot",
+    "calibrate",
     "checkpoint",
     "current_slot",
     "kind_in_force",
@@ -283,7 +286,8 @@ def test_a_door_loads_no_extra_but_its_own(door: str) -> None:
     offences = [
         module
         for module in loaded
-        if module.partition(".")[0] in {"matplotlib", "numpy", "tqdm"} or ".".join(module.split(".")[:2]) in extras
+        if module.partition(".")[0] in {"httpx", "matplotlib", "numpy", "tqdm"}
+        or ".".join(module.split(".")[:2]) in extras
     ]
 
     all_or_none(offences, f"loaded by `import {door}`")

@@ -9,8 +9,11 @@ print(scheduler.explain())
 await scheduler.close()
 """
 
+from .calibration import calibrate
+from .calibration_result import Calibration
 from .call import TrafficKind
 from .circles import PossibleDeadlock
+from .core.load_curve import CalibrationPoint
 from .core.metrics import TrafficSnapshot
 from .errors import (
     CallAborted,
@@ -42,6 +45,8 @@ from .work import Kind
 __all__ = [
     "AdaptivePolicy",
     "Arrived",
+    "Calibration",
+    "CalibrationPoint",
     "CallAborted",
     "CallFinished",
     "CallInfo",
@@ -84,6 +89,7 @@ __all__ = [
     "TrafficKind",
     "TrafficScheduler",
     "TrafficSnapshot",
+    "calibrate",
     "checkpoint",
     "current_slot",
     "kind_in_force",

@@ -14,6 +14,8 @@ from functools import partial
 from typing import Literal, assert_never, assert_type
 
 from llm_traffic_scheduler import (
+    Calibration,
+    CalibrationPoint,
     CallFinished,
     CallInfo,
     CallQueued,
@@ -45,6 +47,7 @@ from llm_traffic_scheduler import (
     TrafficKind,
     TrafficScheduler,
     TrafficSnapshot,
+    calibrate,
     current_slot,
 )
 from llm_traffic_scheduler.testing import HeldSlots, VirtualTimeLoop, hold, run_virtual, unlimited
@@ -388,3 +391,22 @@ async def doubles_have_the_types_of_the_real_thing() -> None:
     assert_type(await question(text="why?"), bytes)
     await double.submit("batch", ask, 3)  # type: ignore[arg-type]
     await question(3)  # type: ignore[arg-type]
+
+
+async def a_calibration_makes_a_scheduler_or_has_gaps() -> None:
+    result = await calibrate(ping, rates=[1, 2.5], seconds_per_rate=20, progress=lambda share, text: print(share, text))
+    assert_type(result, Calibration)
+    assert_type(result.max_concurrency, int | None)
+    assert_type(result.interactive_rps_threshold, float | None)
+    assert_type(result.points, tuple[CalibrationPoint, ...])
+    assert_type(result.points[0].p95, float | None)
+    TrafficScheduler(**result.arguments())
+    TrafficScheduler(batch_max_concurrency=2, **result.arguments())
+    await calibrate(lambda: ask("why?"), rates=(1, 2), seconds_per_rate=20.0, is_throttled=lambda error: 3.0)
+
+    TrafficScheduler(max_concurrency=result.max_concurrency)  # type: ignore[arg-type]
+    await calibrate(ask, rates=[1], seconds_per_rate=20)  # type: ignore[arg-type]
+    await calibrate(ping(), rates=[1], seconds_per_rate=20)  # type: ignore[arg-type]
+    await calibrate(ping, rates=[1])  # type: ignore[call-arg]
+    await calibrate(ping, rates=3, seconds_per_rate=20)  # type: ignore[arg-type]
+    await calibrate(ping, rates=[1], seconds_per_rate=20, is_throttled=lambda error: "yes")  # type: ignore[arg-type, return-value]
