@@ -1,9 +1,17 @@
 """What this scheduler does to traffic, shown in simulation: beside other arms, on the same calls.
 
-    traffic = paced(read_trace("monday.csv"), speed=0.5)
-    result = replay(traffic, builtin_lengths())
-    print(replay_text(result, "monday.csv", "built-in lengths"))
+    question = Question(
+        interactive=read_trace("tuesday.csv"),
+        span=3600.0,
+        batch=builtin_lengths(),
+        policy=lambda p95_alone: AdaptivePolicy(p95_target=12.0),
+        target=lambda p95_alone: 12.0,
+    )
+    print(answer_text(what_if(question), ["tuesday.csv"]))
 
+From a shell: `python -m llm_traffic_scheduler.simulation --trace tuesday.csv --policy adaptive --p95-target 12`. Traffic
+is recorded (`traces`), made up (`shapes`) or both; backends share one protocol (`backend`), and so do the faults that
+wrap them; laws to compare with are in `simulation.laws`.
 Pictures are drawn by `llm_traffic_scheduler.simulation.plot`, which needs matplotlib:
 `pip install 'llm-traffic-scheduler[simulation]'`. The rest needs nothing.
 """

@@ -177,10 +177,12 @@ def test_the_json_is_the_report_for_programs() -> None:
 
 
 def test_calls_report_first_tokens_to_the_policy() -> None:
-    answer = what_if(replace(QUESTION, policy=lambda p95: AdaptivePolicy(ttft_target=0.5)))
+    # Hardly a call ends within 1.5 s; nearly all have their first token by then.
+    answer = what_if(replace(QUESTION, policy=lambda p95: AdaptivePolicy(ttft_target=1.5)))
 
+    limits = [limit for _, limit in answer.ours.limits]
     assert answer.ours.first_token.count == len(answer.ours.arrivals)
-    assert answer.policy == "AdaptivePolicy(ttft_target=0.5)"
+    assert sum(limits[-100:]) / 100 > 8
 
 
 def test_a_policy_that_reads_the_window_is_not_asked_for_ever() -> None:
