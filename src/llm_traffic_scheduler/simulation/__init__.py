@@ -9,9 +9,9 @@
     )
     print(answer_text(what_if(question), ["tuesday.csv"]))
 
-From a shell: `python -m llm_traffic_scheduler.simulation --trace tuesday.csv --policy adaptive --p95-target 12`. Traffic
-is recorded (`traces`), made up (`shapes`) or both; backends share one protocol (`backend`), and so do the faults that
-wrap them; laws to compare with are in `simulation.laws`.
+From a shell: `python -m llm_traffic_scheduler.simulation --trace tuesday.csv --policy adaptive --p95-target 12`.
+Traffic is recorded (`traces`) or made up (`shapes`); backends share one protocol (`backend`), and so do the faults
+that wrap them; laws to compare with are in `simulation.laws`.
 Pictures are drawn by `llm_traffic_scheduler.simulation.plot`, which needs matplotlib:
 `pip install 'llm-traffic-scheduler[simulation]'`. The rest needs nothing.
 """
