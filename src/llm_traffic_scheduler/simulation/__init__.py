@@ -13,6 +13,7 @@ from .export import replay_json, scenarios_json
 from .replay import Replay, Setup, builtin_lengths, paced, replay
 from .report import plain, replay_text, scenario_text, verdict_text
 from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario
+from .shapes import Agents, Lengths, burst, chat_lengths, diurnal, gamma_gaps, sparse, square, steady
 from .slot_server import SlotServer
 from .traces import CallLength, RecordedCall, TraceError, read_lengths, read_trace
 from .verdict import Criterion, judge
@@ -20,10 +21,12 @@ from .verdict import Criterion, judge
 __all__ = [
     "A100",
     "SCENARIOS",
+    "Agents",
     "BatchingServer",
     "CallLength",
     "Criterion",
     "Engine",
+    "Lengths",
     "RecordedCall",
     "Replay",
     "Scenario",
@@ -32,6 +35,10 @@ __all__ = [
     "SlotServer",
     "TraceError",
     "builtin_lengths",
+    "burst",
+    "chat_lengths",
+    "diurnal",
+    "gamma_gaps",
     "judge",
     "paced",
     "plain",
@@ -43,5 +50,8 @@ __all__ = [
     "run_scenario",
     "scenario_text",
     "scenarios_json",
+    "sparse",
+    "square",
+    "steady",
     "verdict_text",
 ]
