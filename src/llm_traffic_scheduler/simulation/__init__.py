@@ -8,31 +8,51 @@ Pictures are drawn by `llm_traffic_scheduler.simulation.plot`, which needs matpl
 `pip install 'llm-traffic-scheduler[simulation]'`. The rest needs nothing.
 """
 
-from .batching_server import A100, BatchingServer, Engine
+from .backend import Backend, Broken, FirstToken, Overloaded, Throttled
+from .batching_server import A100, H100, TWO_CORE_CPU, BatchingServer, Engine
 from .export import replay_json, scenarios_json
+from .faults import FailingFast, Hung, Outage, Outlier, Throttling, TimingOut
+from .hosted_api import HostedAPI
 from .replay import Replay, Setup, builtin_lengths, paced, replay
 from .report import plain, replay_text, scenario_text, verdict_text
 from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario
 from .shapes import Agents, Lengths, burst, chat_lengths, diurnal, gamma_gaps, sparse, square, steady
-from .slot_server import SlotServer
+from .simple_server import SimpleServer
+from .slot_server import SlotServer, TokenSlots
 from .traces import CallLength, RecordedCall, TraceError, read_lengths, read_trace
 from .verdict import Criterion, judge
 
 __all__ = [
     "A100",
+    "H100",
     "SCENARIOS",
+    "TWO_CORE_CPU",
     "Agents",
+    "Backend",
     "BatchingServer",
+    "Broken",
     "CallLength",
     "Criterion",
     "Engine",
+    "FailingFast",
+    "FirstToken",
+    "HostedAPI",
+    "Hung",
     "Lengths",
+    "Outage",
+    "Outlier",
+    "Overloaded",
     "RecordedCall",
     "Replay",
     "Scenario",
     "ScenarioRun",
     "Setup",
+    "SimpleServer",
     "SlotServer",
+    "Throttled",
+    "Throttling",
+    "TimingOut",
+    "TokenSlots",
     "TraceError",
     "builtin_lengths",
     "burst",

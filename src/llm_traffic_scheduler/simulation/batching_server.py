@@ -10,8 +10,10 @@ Formula: a step with n tokens (one per decoding call plus the chunks), C context
 tokens of the decoding calls and chunks of q tokens after c tokens of context takes
     ms = max(f0 + b1*n, a2 + b2*n) + extra + kd*C/1000 + kp*sum(q*(c + q/2))/1e6
 Sources: f0 to b2 of the A100 row are fitted to the operator profile that Vidur
-publishes (Agrawal et al., MLSys 2024; mean error 3.4 %); extra, kd and kp are derived from
-sizes and bandwidths of the model and the card; memory and budgets are vLLM's defaults.
+publishes (Agrawal et al., MLSys 2024; mean error 3.4 %), those of the H100 row scaled from
+its profile of Llama-2-7B; extra, kd and kp are derived from sizes and bandwidths of the
+model and the card; memory and budgets are vLLM's defaults. The row of two CPU cores is
+fitted to a real llama.cpp server with a tiny model and eight slots.
 Good for ranking policies, not for absolute GPU figures.
 """
 
@@ -21,6 +23,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
+
+from .backend import FirstToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +71,42 @@ A100: Final = Engine(
     max_num_seqs=256,
     token_budget=2048,
 )
+H100: Final = Engine(
+    name="Llama-3-8B in bf16 on one H100-80G",
+    floor=5.8e-3,
+    floor_per_token=0.008e-3,
+    base=4.2e-3,
+    base_per_token=0.0207e-3,
+    overhead=0.7e-3,
+    per_context_token=0.049e-6,
+    per_token_pair=1.3e-9,
+    kv_tokens=445_000,
+    max_num_seqs=1024,
+    token_budget=8192,
+)
+TWO_CORE_CPU: Final = Engine(
+    name="a tiny model on two CPU cores",
+    floor=0.70e-3,
+    floor_per_token=0.0,
+    base=0.30e-3,
+    base_per_token=0.160e-3,
+    overhead=0.0,
+    per_context_token=0.5e-6,
+    per_token_pair=0.0,
+    kv_tokens=16_000,
+    max_num_seqs=8,
+    token_budget=512,
+)
 
 
 class _Call:
-    __slots__ = ("finished", "held", "last_step", "output_left", "prefill_left", "ticket")
+    __slots__ = ("finished", "first_token", "held", "last_step", "output_left", "prefill_left", "ticket")
 
-    def __init__(self, finished: asyncio.Future[None], prompt: int, output: int) -> None:
+    def __init__(
+        self, finished: asyncio.Future[None], prompt: int, output: int, first_token: FirstToken | None
+    ) -> None:
         self.finished = finished
+        self.first_token = first_token  # until it has been called
         self.held = prompt  # tokens of memory when it (last) entered; one more per decode step since
         self.prefill_left = prompt
         self.output_left = output
@@ -132,9 +165,10 @@ class BatchingServer:
         running = len(self._prefilling) + len(self._decoding)
         return f"<BatchingServer {running} running, {len(self._waiting)} waiting, {self._memory} tokens held>"
 
-    async def serve(self, prompt_tokens: int, output_tokens: int) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
         """Return once the last token is there; a call has at least one token of each sort.
 
+        `first_token` is called once, when the prompt has been computed for the first time.
         Errors: `ValueError` for a call that the memory could not hold even alone.
         """
         prompt, output = max(1, prompt_tokens), max(1, output_tokens)
@@ -143,7 +177,7 @@ class BatchingServer:
                 f"a call of {prompt + output} tokens never fits the engine's memory ({self.engine.kv_tokens} tokens)"
             )
         loop = asyncio.get_running_loop()
-        call = _Call(loop.create_future(), prompt, output)
+        call = _Call(loop.create_future(), prompt, output, first_token)
         self._waiting.append(call)
         if self._timer is None:
             # Not now but at the end of this pass of the loop: calls that come together enter together.
@@ -267,6 +301,11 @@ class BatchingServer:
         self._context += call.held
         self._decoding[call] = None
         heapq.heappush(self._ends, (call.last_step, call.ticket, call))
+        if call.first_token is not None:
+            if not call.finished.done():
+                # In a callback of its own: if it raises, the engine goes on.
+                asyncio.get_running_loop().call_soon(call.first_token)
+            call.first_token = None
 
     def _end(self, call: _Call) -> None:
         del self._decoding[call]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_traffic_scheduler.simulation import A100, BatchingServer, Engine
+from llm_traffic_scheduler.simulation import A100, H100, TWO_CORE_CPU, BatchingServer, Engine
 from llm_traffic_scheduler.testing import run_virtual
 from tests.unit.simulation.naive_engine import Arrival, run_naively
 
@@ -138,3 +139,34 @@ async def test_steps_that_only_decode_cost_one_timer_however_many_they_are() -> 
     await BatchingServer().serve(100, 5000)
 
     assert timers == 2
+
+
+async def test_a_call_on_the_cpu_takes_what_the_formula_says() -> None:
+    # 0.3 ms and 0.16 ms for each token of the prompt; then steps of 0.7 ms with 101 and 102 tokens of context.
+    ends = await _run(BatchingServer(TWO_CORE_CPU), [(0.0, 100, 3)])
+
+    assert ends == pytest.approx([0.3e-3 + 16e-3 + 2 * 0.7e-3 + 0.5e-6 * (101 + 102)])
+
+
+def test_the_faster_card_is_faster() -> None:
+    a100, h100 = (run_virtual(_run(BatchingServer(engine), [(0.0, 4000, 400)] * 64)) for engine in (A100, H100))
+
+    assert max(h100) < 0.6 * max(a100)
+
+
+async def test_a_call_that_is_computed_again_has_one_first_token() -> None:
+    server, firsts = BatchingServer(SMALL), list[int]()
+
+    await asyncio.gather(*(server.serve(20, 30, first_token=partial(firsts.append, call)) for call in (1, 2)))
+
+    assert server.recomputed_tokens > 0
+    assert firsts == [1, 2]
+
+
+async def test_a_first_token_that_raises_does_not_stop_the_engine() -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+
+    def fail() -> None:
+        raise RuntimeError("heard")
+
+    await BatchingServer(SMALL).serve(10, 10, first_token=fail)

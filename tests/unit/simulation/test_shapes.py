@@ -90,6 +90,23 @@ def test_a_steady_stream_has_the_gaps_of_a_poisson_process() -> None:
     assert statistics.stdev(found) == pytest.approx(0.25, rel=0.03)
 
 
+def test_gaps_say_nothing_about_lengths() -> None:
+    def draw(numbers: random.Random) -> CallLength:
+        return CallLength(round(1e6 * numbers.random()), 1)
+
+    calls = steady(rate=4, span=5000, lengths=draw)
+
+    lengths = [float(call.length.prompt_tokens) for call in calls]
+    assert abs(statistics.correlation(lengths[1:], gaps(calls))) < 0.03
+    assert abs(statistics.correlation(lengths[:-1], gaps(calls))) < 0.03
+
+
+def test_traffic_does_not_begin_on_the_dot() -> None:
+    first = [steady(rate=1, span=100, seed=seed, lengths=ANY_LENGTH)[0].arrival for seed in range(200)]
+
+    assert statistics.fmean(first) == pytest.approx(1.0, rel=0.2)
+
+
 def test_a_square_wave_is_low_in_the_first_half_of_each_period() -> None:
     calls = square(low=1, high=4, period=30, span=6000, lengths=ANY_LENGTH)
 
@@ -195,13 +212,18 @@ async def test_agents_do_not_march_in_step() -> None:
 
 
 async def test_after_the_span_no_agent_calls_but_the_last_calls_end() -> None:
-    start = asyncio.get_running_loop().time()
+    loop, began, ended = asyncio.get_running_loop(), list[float](), list[float]()
 
-    calls = await play(Agents(number=5, think=0.1), seconds=30.0, span=10.0)
+    async def call(length: CallLength) -> None:
+        began.append(loop.time())
+        await asyncio.sleep(0.1)
+        ended.append(loop.time())
 
-    assert all(time - start < 10.0 for time, _ in calls)
-    assert len(calls) == 5
-    assert asyncio.get_running_loop().time() - start == pytest.approx(max(time for time, _ in calls) - start + 30.0)
+    await Agents(number=20, think=5.0).play(call, 10.0)
+
+    assert max(began) < 10.0
+    assert loop.time() == max(ended)
+    assert len(ended) == len(began)
 
 
 async def test_agents_that_are_cancelled_take_their_calls_with_them() -> None:
