@@ -15,6 +15,7 @@ from .faults import FailingFast, Hung, Outage, Outlier, Throttling, TimingOut
 from .hosted_api import HostedAPI
 from .replay import Replay, Setup, builtin_lengths, paced, replay
 from .report import plain, replay_text, scenario_text, verdict_text
+from .reporting import Reporting
 from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario
 from .shapes import Agents, Lengths, burst, chat_lengths, diurnal, gamma_gaps, sparse, square, steady
 from .simple_server import SimpleServer
@@ -44,6 +45,7 @@ __all__ = [
     "Overloaded",
     "RecordedCall",
     "Replay",
+    "Reporting",
     "Scenario",
     "ScenarioRun",
     "Setup",

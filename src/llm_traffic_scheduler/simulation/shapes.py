@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 from llm_traffic_scheduler import ConfigError
 
+from .checks import above_zero, at_least_one, at_least_zero
 from .traces import CallLength, RecordedCall
 
 Lengths: TypeAlias = Callable[[random.Random], CallLength] | Sequence[CallLength]
@@ -44,7 +45,7 @@ def steady(
     *, rate: float, span: float = 600.0, seed: int = 0, lengths: Lengths | None = None
 ) -> tuple[RecordedCall, ...]:
     """Poisson arrivals: `rate` calls per second for `span` seconds, each independent of all others."""
-    _above_zero(rate=rate, span=span)
+    above_zero(rate=rate, span=span)
     return _at_rates([(span, rate)], seed, lengths)
 
 
@@ -55,7 +56,7 @@ def gamma_gaps(
 
     `cv` 1 is Poisson; recorded clients of LLM services have a median of 1.2 and a tail above 5.
     """
-    _above_zero(rate=rate, cv=cv, span=span)
+    above_zero(rate=rate, cv=cv, span=span)
     _not_too_many(rate * span)
     draw, shape = _stream(seed, "arrivals"), cv**-2
     gaps = (draw.gammavariate(shape, 1 / (shape * rate)) for _ in itertools.count())
@@ -72,8 +73,8 @@ def square(
     lengths: Lengths | None = None,
 ) -> tuple[RecordedCall, ...]:
     """A square wave: half of each `period` at rate `low`, half at `high`. Resonates with a window of its length."""
-    _above_zero(high=high, period=period, span=span)
-    _at_least_zero(low=low)
+    above_zero(high=high, period=period, span=span)
+    at_least_zero(low=low)
     return _at_rates(_repeated([(period / 2, low), (period / 2, high)], span), seed, lengths)
 
 
@@ -88,8 +89,8 @@ def burst(
     lengths: Lengths | None = None,
 ) -> tuple[RecordedCall, ...]:
     """Calm at rate `low`, and at the end of each `every` seconds `length` seconds at rate `high`, at once."""
-    _above_zero(high=high, every=every, length=length, span=span)
-    _at_least_zero(low=low)
+    above_zero(high=high, every=every, length=length, span=span)
+    at_least_zero(low=low)
     if not length < every:
         raise ConfigError(f"length must be below every ({every:g} s), got {length:g}: bursts need calm between them")
     return _at_rates(_repeated([(every - length, low), (length, high)], span), seed, lengths)
@@ -99,7 +100,7 @@ def sparse(
     *, gap: float = 20.0, span: float = 600.0, seed: int = 0, lengths: Lengths | None = None
 ) -> tuple[RecordedCall, ...]:
     """Lone calls, 0.75 to 1.25 x `gap` seconds apart, uniformly: the window is empty whenever one comes."""
-    _above_zero(gap=gap, span=span)
+    above_zero(gap=gap, span=span)
     _not_too_many(span / gap)
     draw = _stream(seed, "arrivals")
     gaps = (gap * (0.75 + 0.5 * draw.random()) for _ in itertools.count())
@@ -116,8 +117,8 @@ def diurnal(
     lengths: Lengths | None = None,
 ) -> tuple[RecordedCall, ...]:
     """Day and night: a rate that goes as a sine from `low` at 0 s to `high` at half a `day` and back."""
-    _above_zero(high=high, day=day, span=span)
-    _at_least_zero(low=low)
+    above_zero(high=high, day=day, span=span)
+    at_least_zero(low=low)
     middles = ((step + 0.5) / _STEPS_OF_A_DAY for step in range(_STEPS_OF_A_DAY))
     rates = [low + (high - low) * (1 - math.cos(2 * math.pi * middle)) / 2 for middle in middles]
     return _at_rates(_repeated([(day / _STEPS_OF_A_DAY, rate) for rate in rates], span), seed, lengths)
@@ -143,9 +144,8 @@ class Agents:
     lengths: Lengths | None = None
 
     def __post_init__(self) -> None:
-        if not self.number >= 1:
-            raise ConfigError(f"number must be at least 1, got {self.number}")
-        _at_least_zero(think=self.think)
+        at_least_one(number=self.number)
+        at_least_zero(think=self.think)
 
     async def play(self, call: Callable[[CallLength], Awaitable[None]], span: float) -> None:
         """Let all agents call for `span` seconds; return once the last call has ended.
@@ -153,7 +153,7 @@ class Agents:
         Errors: what `call` raises ends the play, in an `ExceptionGroup`; whoever wants to count failures catches them
         in `call`. Cancellation: all agents, and the calls they wait for, are cancelled.
         """
-        _above_zero(span=span)
+        above_zero(span=span)
         end = asyncio.get_running_loop().time() + span
         lengths = chat_lengths() if self.lengths is None else self.lengths
         async with asyncio.TaskGroup() as group:
@@ -229,18 +229,6 @@ def _stream(seed: int, name: str) -> random.Random:
 
 def _lognormal(draw: random.Random, median: float, p95: float, *, most: int) -> int:
     return min(most, max(1, round(draw.lognormvariate(math.log(median), math.log(p95 / median) / _Z95))))
-
-
-def _above_zero(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise ConfigError(f"{name} must be a finite number above 0, got {value!r}")
-
-
-def _at_least_zero(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= value < math.inf:
-            raise ConfigError(f"{name} must be a finite number, at least 0, got {value!r}")
 
 
 def _not_too_many(expected: float) -> None:

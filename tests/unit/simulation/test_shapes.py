@@ -169,7 +169,7 @@ def test_lengths_may_be_drawn_by_a_function() -> None:
         (lambda: square(low=1, high=2, period=1e-6), "600 s hold too many periods of 1e-06 s"),
         (lambda: sparse(gap=20, span=10), "no call comes in this span"),
         (lambda: steady(rate=1, lengths=[]), "lengths must hold at least one CallLength"),
-        (lambda: Agents(number=0, think=1), "number must be at least 1, got 0"),
+        (lambda: Agents(number=0, think=1), "number must be a whole number, at least 1, got 0"),
         (lambda: Agents(number=1, think=-1), "think must be a finite number, at least 0, got -1"),
     ],
 )
