@@ -20,7 +20,7 @@ from llm_traffic_scheduler.simulation.laws import AIMD, FixedTotal, Scavenger
 
 LAWS: dict[str, Callable[[], LimitPolicy]] = {
     "total": lambda: FixedTotal(24),
-    "aimd": lambda: AIMD(2.0),
+    "aimd": lambda: AIMD(2.0, increase=50.0),
     "scavenger": lambda: Scavenger(),
 }
 every_law = pytest.mark.parametrize("law", LAWS)

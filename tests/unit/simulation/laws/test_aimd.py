@@ -46,6 +46,27 @@ def test_it_does_not_grow_while_batch_work_does_not_use_what_it_has() -> None:
     assert driven.run(60, p95=1.0, batch_running=3) == pytest.approx(before, abs=1)
 
 
+def test_a_place_that_has_just_become_free_is_used() -> None:
+    driven = Driven(AIMD(2.0))
+    before = driven.run(20, p95=1.0)
+    driven.uses = False
+
+    for _ in range(30):
+        driven.run(0.1, p95=1.0, batch_running=driven.limit - 1)
+
+    assert driven.limit == pytest.approx(before + 3, abs=1)
+
+
+def test_a_limit_that_grows_is_valid_up_to_its_next_whole_number() -> None:
+    driven = Driven(AIMD(2.0, increase=50.0))
+    driven.run(0.5, p95=1.0)
+
+    decision = driven.law.decide(driven.now, driven.signals)
+
+    assert driven.law.decide(decision.valid_until - 1e-6, driven.signals).limit == decision.limit
+    assert driven.law.decide(decision.valid_until + 1e-6, driven.signals).limit == decision.limit + 1
+
+
 def test_throttling_is_a_miss() -> None:
     driven = Driven(AIMD(2.0))
     before = driven.run(40, p95=1.0)

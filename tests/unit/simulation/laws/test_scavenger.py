@@ -29,6 +29,21 @@ def test_with_nobody_to_yield_to_it_doubles() -> None:
     assert set(driven.limits) == {1, 2, 4, 8, 16, 32, 64}
 
 
+def test_with_nobody_to_yield_to_it_still_does_not_grow_unused() -> None:
+    driven = Driven(Scavenger(), uses=False)
+
+    assert driven.run(8, batch_running=1) <= 4
+
+
+def test_one_call_that_took_long_does_not_stop_the_clock() -> None:
+    driven = with_a_base(limit=8)
+    before = driven.limit
+
+    driven.law.observe(driven.now, Ended(1, 1000.0, None, 10_000))  # type: ignore[attr-defined]
+
+    assert driven.run(6, pace=0.14) >= before + 3
+
+
 def test_the_first_interactive_call_begins_a_slow_down() -> None:
     driven = Driven(Scavenger())
     driven.run(8)
@@ -60,7 +75,15 @@ def test_a_rise_beyond_its_allowance_costs_as_much_as_it_is_and_half_at_most() -
     driven_to = little.limit
 
     assert driven_to * 0.5 < little.run(1.5, pace=0.16) <= driven_to * 0.95
-    assert much.run(1.5, pace=10.0) <= driven_to * 0.55
+    assert driven_to * 0.45 <= much.run(1.2, pace=10.0) <= driven_to * 0.55
+
+
+def test_where_the_pace_comes_near_its_allowance_slow_start_is_over() -> None:
+    driven = with_a_base()
+    driven.run(3, pace=0.145)
+    before = driven.limit
+
+    assert driven.run(4, pace=0.1) <= before + 4
 
 
 def test_calls_that_never_end_halve_it() -> None:
