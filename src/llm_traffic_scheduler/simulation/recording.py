@@ -46,6 +46,7 @@ class Sample:
     interactive: int
     batch: int
     steering: Steering | None
+    interactive_waiting: int = 0  # submitted and not at the server
 
 
 @dataclass(frozen=True, slots=True)
