@@ -13,15 +13,19 @@ from .batching_server import A100, H100, TWO_CORE_CPU, BatchingServer, Engine
 from .export import replay_json, scenarios_json
 from .faults import FailingFast, Hung, Outage, Outlier, Throttling, TimingOut
 from .hosted_api import HostedAPI
+from .layout import plain
 from .replay import Replay, Setup, builtin_lengths, paced, replay
-from .report import plain, replay_text, scenario_text, verdict_text
+from .report import replay_text, scenario_text, verdict_text
 from .reporting import Reporting
+from .runner import RunResult, Workload, run_arm
 from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario
 from .shapes import Agents, Lengths, burst, chat_lengths, diurnal, gamma_gaps, sparse, square, steady
 from .simple_server import SimpleServer
 from .slot_server import SlotServer, TokenSlots
 from .traces import CallLength, RecordedCall, TraceError, read_lengths, read_trace
 from .verdict import Criterion, judge
+from .what_if import Answer, Question, what_if
+from .what_if_text import answer_json, answer_text
 
 __all__ = [
     "A100",
@@ -29,6 +33,7 @@ __all__ = [
     "SCENARIOS",
     "TWO_CORE_CPU",
     "Agents",
+    "Answer",
     "Backend",
     "BatchingServer",
     "Broken",
@@ -43,9 +48,11 @@ __all__ = [
     "Outage",
     "Outlier",
     "Overloaded",
+    "Question",
     "RecordedCall",
     "Replay",
     "Reporting",
+    "RunResult",
     "Scenario",
     "ScenarioRun",
     "Setup",
@@ -56,6 +63,9 @@ __all__ = [
     "TimingOut",
     "TokenSlots",
     "TraceError",
+    "Workload",
+    "answer_json",
+    "answer_text",
     "builtin_lengths",
     "burst",
     "chat_lengths",
@@ -69,6 +79,7 @@ __all__ = [
     "replay",
     "replay_json",
     "replay_text",
+    "run_arm",
     "run_scenario",
     "scenario_text",
     "scenarios_json",
@@ -76,4 +87,5 @@ __all__ = [
     "square",
     "steady",
     "verdict_text",
+    "what_if",
 ]

@@ -4,6 +4,7 @@ Floor: fourth. The only room that imports matplotlib; it loads when it is named.
 Colours: those of Okabe and Ito, which colour-blind readers can tell apart; an arm keeps its colour in every panel.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +21,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from .arms import OURS
 from .recording import ArmRun, CallRecord, Latency
 from .replay import Replay
+from .runner import RunResult
 from .scenarios import BATCH_MAX, BATCH_MIN, ScenarioRun
+from .what_if import Answer
 
 _INK: Final = "#333333"
 _BATCH: Final = "#9ecae1"
@@ -66,6 +69,26 @@ def draw_replay(result: Replay, path: str | Path) -> None:
     side[0].set_title("how long interactive calls take", loc="left")
     _draw_trade_off(side[1], [(arm, result.batch_rates(arm)[1]) for arm in arms])
     _finish(figure, arms, path)
+
+
+def draw_answer(answer: Answer, path: str | Path) -> None:
+    """Write the picture of a what-if: calls that have ended, as in a replay."""
+    runs = {"no batch at all": answer.alone, **answer.arms}
+    arms = [_ended(name, run) for name, run in runs.items()]
+    question, target = answer.question, answer.target
+    title = f"{answer.policy}: {len(answer.alone.arrivals):,} interactive calls beside an endless batch backlog"
+    figure, timeline, side = _canvas(f"{title} (simulated)", 2)
+    _draw_timeline(timeline, arms, _Limits(question.batch_min, question.batch_max, target))
+    _draw_distribution(side[0], arms, target)
+    side[0].set_title("how long interactive calls take", loc="left")
+    _draw_trade_off(side[1], [(arm, run.goodput) for arm, run in zip(arms, runs.values(), strict=True)])
+    _finish(figure, arms, path)
+
+
+def _ended(name: str, run: RunResult) -> ArmRun:
+    pairs = zip(run.arrivals, run.latencies, strict=True)
+    calls = tuple(CallRecord("interactive", at, at + seconds) for at, seconds in pairs if seconds < math.inf)
+    return ArmRun(name, calls, run.samples, run.peak_at_server)
 
 
 def draw_scenarios(runs: Sequence[ScenarioRun], path: str | Path) -> None:

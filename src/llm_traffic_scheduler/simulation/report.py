@@ -4,20 +4,15 @@ Floor: fourth. Pure: results in, text out. What it says about arms is worked out
 for another arm.
 """
 
-import textwrap
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final
 
+from .layout import bars, change, paragraph, table_line, title
 from .recording import ArmRun, Latency
 from .replay import Replay, Setup
 from .scenarios import BATCH_MAX, BATCH_MIN, SLOTS, ScenarioRun
 from .verdict import Criterion
 
-_WIDTH: Final = 100
-_BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_ASCII: Final = ".:-=+*#@"
-_SKETCH_COLUMNS: Final = 48
 _SCENARIO_WIDTHS: Final = (32, 10, 10, 10, 14, 16)
 _REPLAY_WIDTHS: Final = (31, 9, 9, 9, 10, 8, 8, 10, 6)
 # Arms are called equal if the best one is not faster by more than a busy machine's timers are late.
@@ -40,25 +35,25 @@ def scenario_text(run: ScenarioRun) -> str:
     ]
     return "\n".join(
         (
-            _title(scenario.name),
-            *_paragraph(f"{scenario.story[0].upper()}{scenario.story[1:]}. {setting}"),
+            title(scenario.name),
+            *paragraph(f"{scenario.story[0].upper()}{scenario.story[1:]}. {setting}"),
             "",
-            _line(("", "interactive latency", "batch", "most calls"), (32, 30, 14, 16)),
-            _line(("", "P50", "P95", "P99", "done after", "at the server"), _SCENARIO_WIDTHS),
-            *(_line(row, _SCENARIO_WIDTHS) for row in rows),
+            table_line(("", "interactive latency", "batch", "most calls"), (32, 30, 14, 16)),
+            table_line(("", "P50", "P95", "P99", "done after", "at the server"), _SCENARIO_WIDTHS),
+            *(table_line(row, _SCENARIO_WIDTHS) for row in rows),
             "",
             limit_line(run.ours, BATCH_MIN, BATCH_MAX),
-            *(line for remark in scenario_remarks(run) for line in _paragraph(remark, "* ")),
+            *(line for remark in scenario_remarks(run) for line in paragraph(remark, "* ")),
         )
     )
 
 
 def verdict_text(criteria: Sequence[Criterion]) -> str:
     """Each criterion with pass or FAIL and its numbers."""
-    lines = [_title("Verdict on this scheduler")]
+    lines = [title("Verdict on this scheduler")]
     for number, criterion in enumerate(criteria, 1):
         mark = "pass" if criterion.passed else "FAIL"
-        lines += _paragraph(f"({number}) {criterion.claim}: {criterion.evidence}", f"{mark}  ")
+        lines += paragraph(f"({number}) {criterion.claim}: {criterion.evidence}", f"{mark}  ")
     return "\n".join(lines)
 
 
@@ -81,22 +76,17 @@ def replay_text(result: Replay, source: str, batch_source: str) -> str:
     )
     return "\n".join(
         (
-            _title("Recorded traffic"),
-            *(line for rule in rules for line in _paragraph(rule, "", hang=2)),
+            title("Recorded traffic"),
+            *(line for rule in rules for line in paragraph(rule, "", hang=2)),
             "",
-            _line(("", "interactive latency", "multiple of no batch", "batch", "peak"), (31, 27, 26, 10, 6)),
-            _line(("", "P50", "P95", "P99", "P50", "P95", "P99", "tokens/s", "calls"), _REPLAY_WIDTHS),
-            *(_line(_replay_row(result, arm), _REPLAY_WIDTHS) for arm in (result.alone, *result.arms)),
+            table_line(("", "interactive latency", "multiple of no batch", "batch", "peak"), (31, 27, 26, 10, 6)),
+            table_line(("", "P50", "P95", "P99", "P50", "P95", "P99", "tokens/s", "calls"), _REPLAY_WIDTHS),
+            *(table_line(_replay_row(result, arm), _REPLAY_WIDTHS) for arm in (result.alone, *result.arms)),
             "",
             limit_line(result.ours, setup.batch_min, setup.batch_max),
-            *(line for remark in replay_remarks(result) for line in _paragraph(remark, "* ")),
+            *(line for remark in replay_remarks(result) for line in paragraph(remark, "* ")),
         )
     )
-
-
-def plain(text: str) -> str:
-    """The same text in ASCII, for terminals without block characters."""
-    return text.translate(str.maketrans(_BLOCKS, _ASCII))
 
 
 def batch_done(arm: ArmRun) -> float:
@@ -106,14 +96,7 @@ def batch_done(arm: ArmRun) -> float:
 
 def limit_line(arm: ArmRun, low: int, high: int) -> str:
     """How the batch limit moved, in one line: the mean of each stretch of time as a bar between `low` and `high`."""
-    limits = [limit for _, limit in arm.limits]
-    columns = min(_SKETCH_COLUMNS, len(limits))
-    bounds = [round(column * len(limits) / columns) for column in range(columns + 1)]
-    means = [sum(limits[a:b]) / (b - a) for a, b in pairwise(bounds)]
-    bars = "".join(_BLOCKS[round((mean - low) / max(1, high - low) * (len(_BLOCKS) - 1))] for mean in means)
-    seconds = arm.limits[-1][0]
-    span = f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    return f"batch limit {low} to {high}  {bars}  {span}, lowest {min(limits)}, mean {sum(limits) / len(limits):.1f}"
+    return bars(arm.limits, low, high)
 
 
 def scenario_remarks(run: ScenarioRun) -> list[str]:
@@ -159,8 +142,8 @@ def replay_remarks(result: Replay) -> list[str]:
         f"Against no scheduler: P95 is {p95 / alone:.1f} x in place of {unscheduled.interactive.p95 / alone:.1f} x"
         f" what it is without batch, and batch gets {share:.2f} x its tokens.",
         "The last fixed split is the mean of this scheduler's limit, a number that nobody has beforehand. Beside this"
-        f" scheduler it has {_change(hindsight.interactive.p95, p95, 'higher', 'lower')} P95 and"
-        f" {_change(result.batch_rates(hindsight)[1], result.batch_rates(ours)[1], 'more', 'fewer')} batch tokens.",
+        f" scheduler it has {change(hindsight.interactive.p95, p95, 'higher', 'lower')} P95 and"
+        f" {change(result.batch_rates(hindsight)[1], result.batch_rates(ours)[1], 'more', 'fewer')} batch tokens.",
     ]
     if result.alone.peak_at_server > result.setup.max_concurrency:
         remarks.append(
@@ -190,20 +173,6 @@ def _replay_row(result: Replay, arm: ArmRun) -> tuple[str, ...]:
     )
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    name, *others = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-    return f"{name.strip():<{widths[0]}}{''.join(others)}"
-
-
-def _title(text: str) -> str:
-    return f"\n{text}\n{'=' * len(text)}"
-
-
-def _paragraph(text: str, first: str = "", hang: int | None = None) -> list[str]:
-    indent = " " * (len(first) if hang is None else hang)
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=indent, break_long_words=False)
-
-
 def _milliseconds(latency: Latency) -> tuple[str, str, str]:
     p50, p95, p99 = (f"{value * 1e3:,.0f} ms" for value in (latency.p50, latency.p95, latency.p99))
     return p50, p95, p99
@@ -216,8 +185,3 @@ def _range(arms: Sequence[ArmRun]) -> str:
 
 def _with_p95(arms: Sequence[ArmRun]) -> str:
     return f"{', '.join(arm.name for arm in arms)} (P95 {_range(arms)})"
-
-
-def _change(value: float, reference: float, more: str, less: str) -> str:
-    percent = round(100 * (value / reference - 1)) if reference else 0
-    return f"{abs(percent)} % {more if percent > 0 else less}" if percent else "the same"

@@ -1,0 +1,55 @@
+"""How text looks on a terminal of 100 columns: titles, paragraphs, lines of a table, a series as one line of bars.
+
+Floor: fourth. Pure.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+_WIDTH: Final = 100
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_ASCII: Final = ".:-=+*#@"
+_SKETCH_COLUMNS: Final = 48
+
+
+def plain(text: str) -> str:
+    """The same text in ASCII, for terminals without block characters."""
+    return text.translate(str.maketrans(_BLOCKS, _ASCII))
+
+
+def title(text: str) -> str:
+    """`text` underlined, below an empty line."""
+    return f"\n{text}\n{'=' * len(text)}"
+
+
+def paragraph(text: str, first: str = "", hang: int | None = None) -> list[str]:
+    """`text` wrapped; the first line begins with `first`, the others are indented as far, or by `hang`."""
+    indent = " " * (len(first) if hang is None else hang)
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=indent, break_long_words=False)
+
+
+def table_line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """One line of a table: the first cell to the left, the others to the right."""
+    name, *others = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    return f"{name.strip():<{widths[0]}}{''.join(others)}"
+
+
+def bars(limits: Sequence[tuple[float, int]], low: int, high: int) -> str:
+    """How the batch limit moved: the mean of each stretch of time as a bar between `low` and `high`, and in numbers."""
+    values = [limit for _, limit in limits]
+    columns = min(_SKETCH_COLUMNS, len(values))
+    bounds = [round(column * len(values) / columns) for column in range(columns + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(bounds)]
+    drawn = "".join(_BLOCKS[round((mean - low) / max(1, high - low) * (len(_BLOCKS) - 1))] for mean in means)
+    seconds = limits[-1][0]
+    span = f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    numbers = f"lowest {min(values)}, mean {sum(values) / len(values):.1f}"
+    return f"batch limit {low} to {high}  {drawn}  {span}, {numbers}"
+
+
+def change(value: float, reference: float, more: str, less: str) -> str:
+    """By how many per cent `value` differs, with the word for its direction."""
+    percent = round(100 * (value / reference - 1)) if reference else 0
+    return f"{abs(percent)} % {more if percent > 0 else less}" if percent else "the same"

@@ -1,0 +1,143 @@
+"""What a policy would have done to traffic, beside that traffic without batch, and what people do without a scheduler.
+
+Floor: fourth. Virtual time; each arm has an event loop, a backend and, if it is ours, a scheduler of its own.
+Rules: those of `runner`. A first pass without batch measures what the interactive calls cost by themselves. The last
+fixed split has the mean of our limit: the number that nobody knows before, and the honest opponent.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from llm_traffic_scheduler import LimitPolicy, TrafficScheduler
+
+from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
+from .backend import Backend
+from .batching_server import A100, BatchingServer
+from .runner import RunResult, Workload, run_arm
+from .shapes import Agents
+from .traces import CallLength, RecordedCall, TraceError
+
+__all__ = ["Answer", "Question", "what_if"]
+
+_RUNS: Final = 6
+_SAMPLE_EVERY: Final = 0.25
+_SAMPLES: Final = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What would this policy have done to this traffic?
+
+    Attributes:
+        interactive: calls in order of arrival, or agents.
+        span: seconds; in them interactive calls arrive and batch work is counted.
+        batch: lengths of batch calls, taken in this order, round and round.
+        policy: makes the policy, from the interactive P95 in seconds that a first pass measures without batch.
+        target: likewise, the P95 that interactive calls are judged by.
+        backend: makes the backend; each run has its own.
+        healthy: the same for the first pass, without batch, if nothing shall go wrong in it; None: `backend`.
+        most_tokens: of a call that the backend can serve, prompt and answer.
+    """
+
+    interactive: Sequence[RecordedCall] | Agents
+    span: float
+    batch: Sequence[CallLength]
+    policy: Callable[[float], LimitPolicy]
+    target: Callable[[float], float]
+    backend: Callable[[], Backend] = BatchingServer
+    healthy: Callable[[], Backend] | None = None
+    most_tokens: float = A100.kv_tokens - 1
+    max_concurrency: int = 128
+    batch_max: int = 64
+    batch_min: int = 1
+    window: float = 10.0
+    backlog: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What each arm did; the last one is ours.
+
+    Attributes:
+        policy: ours, as it shows itself.
+        target: the interactive P95 that calls are judged by, in seconds.
+        alone: the traffic without any batch work.
+        arms: the runs by the names of their arms.
+    """
+
+    question: Question
+    policy: str
+    target: float
+    alone: RunResult
+    arms: dict[str, RunResult]
+
+    @property
+    def ours(self) -> RunResult:
+        """The run with this scheduler."""
+        return self.arms[OURS]
+
+    @property
+    def cap_kept(self) -> bool:
+        """Whether our arm never had more calls at the backend than `max_concurrency`."""
+        return self.ours.peak_at_server <= self.question.max_concurrency
+
+
+def what_if(question: Question, *, progress: Callable[[float], None] = lambda share: None) -> Answer:
+    """Run the traffic through each arm, one after the other; `progress` hears shares of the work.
+
+    Errors: `TraceError` for a call that the backend could never serve, `ConfigError` for bounds that cannot be.
+    """
+    _check_lengths(question)
+    _scheduler(question, question.policy(1.0))  # what it refuses, it shall refuse before an hour of traffic has run
+
+    def run(
+        arm: Callable[[], Arm], *, backlog: int = question.backlog, backend: Callable[[], Backend] = question.backend
+    ) -> RunResult:
+        workload = Workload(
+            interactive=question.interactive,
+            span=question.span,
+            batch=question.batch,
+            backlog=backlog,
+            backend=backend,
+            reports=True,
+        )
+        every = max(_SAMPLE_EVERY, question.span / _SAMPLES)
+        return run_arm(workload, arm, sample_every=every, progress=lambda share: progress(share / _RUNS))
+
+    alone = run(Unscheduled, backlog=0, backend=question.healthy or question.backend)
+    p95 = alone.interactive.p95
+    policy = question.policy(p95)
+    arms = {
+        name: run(lambda arm=arm: arm)  # type: ignore[misc]
+        for name, arm in opponents(question.max_concurrency, question.batch_max).items()
+    }
+    ours = run(lambda: _scheduler(question, policy))
+    split = max(1, round(fmean(limit for _, limit in ours.limits)))
+    arms[f"fixed split at our mean ({split})"] = run(lambda: FixedSplit(question.max_concurrency, split))
+    return Answer(question, repr(policy), question.target(p95), alone, {**arms, OURS: ours})
+
+
+def _scheduler(question: Question, policy: LimitPolicy) -> TrafficScheduler:
+    return TrafficScheduler(
+        max_concurrency=question.max_concurrency,
+        batch_max_concurrency=question.batch_max,
+        batch_min_concurrency=question.batch_min,
+        policy=policy,
+        window=question.window,
+    )
+
+
+def _check_lengths(question: Question) -> None:
+    interactive = question.interactive
+    lengths = {"batch lengths": question.batch}
+    if not isinstance(interactive, Agents):
+        lengths["traffic"] = [call.length for call in interactive]
+    for where, each in lengths.items():
+        for number, length in enumerate(each, 1):
+            if not (tokens := length.prompt_tokens + length.output_tokens) <= question.most_tokens:
+                raise TraceError(
+                    f"call {number} of the {where}: {tokens} tokens never fit the simulated backend"
+                    f" (at most {question.most_tokens:g} tokens)"
+                )
