@@ -310,3 +310,15 @@ def test_a_reading_after_a_quiet_spell_looks_once_at_who_waits_unless_the_policy
     house.governor.read(60.0)
 
     assert crowd.looked <= looks
+
+
+def test_a_first_token_that_has_left_the_window_is_no_reason_to_look_again_at_once() -> None:
+    house = House(Asked())
+    house.completed(0.0, 1.0)
+    house.governor.first_token(0.0, 0.5)
+    house.governor.pace(0.0, 0.01)
+
+    for now in (0.0, WINDOW + SLICE, 2 * WINDOW):
+        house.governor.limit(now)
+
+        assert house.governor.next_look(now) >= now + SLICE / 200
