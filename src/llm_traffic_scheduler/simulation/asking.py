@@ -123,7 +123,8 @@ def _policy(options: argparse.Namespace, p95_alone: float) -> LimitPolicy:
 
 
 def _target(options: argparse.Namespace, p95_alone: float) -> float:
-    return float(options.p95_target or options.p95_threshold or _times(_TARGET_FACTOR, p95_alone))
+    factor = _THRESHOLD_FACTOR if options.policy == "pressure" else _TARGET_FACTOR
+    return float(options.p95_target or options.p95_threshold or _times(factor, p95_alone))
 
 
 def _times(factor: float, p95_alone: float) -> float:

@@ -21,8 +21,8 @@ PICTURES: Final = (".png", ".svg", ".pdf")
 _ABOUT: Final = """\
 What a policy would have done to your traffic: how long interactive calls take, and how much batch work
 is done, beside the same traffic without batch, no scheduler, a semaphore, a fixed split between the two
-kinds, and the fixed split at the policy's mean, which nobody knows beforehand. Everything is simulated,
-in virtual time: an hour of traffic takes seconds to a minute.
+kinds, and the fixed split at the policy's mean, which nobody knows beforehand. The backend is simulated;
+with a trace or a shape the clock is too.
 
 without arguments    two small scenarios and a verdict, in real time, about 20 seconds
 --trace FILE alone   the pressure law, its threshold 2.5 x the P95 that a first pass measures without batch
@@ -39,7 +39,7 @@ examples:
   {prog} --shape burst --rate 1 --span 1200 --policy aimd --p95-target 6 --plot bursts.png
   {prog} --shape steady --backend hosted --fault retry-after:200-260
 
-exit status: 0, or 1 if a criterion fails (of a trace or shape: if the cap is broken), 2 for input that cannot be used"""
+exit status: 0, or 1 if a criterion fails (with traffic: if the cap is broken), 2 for input that cannot be used"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -98,7 +98,8 @@ def _add_policy(group: argparse._ArgumentGroup) -> None:
         "--p95-target",
         type=_above_zero,
         metavar="SECONDS",
-        help="what interactive P95 is judged by; adaptive and aimd steer by it (1.5 x the P95 without batch)",
+        help="what interactive P95 is judged by; adaptive and aimd steer by it (1.5 x the P95 without batch; for"
+        " pressure its threshold)",
     )
     group.add_argument(
         "--p95-threshold",

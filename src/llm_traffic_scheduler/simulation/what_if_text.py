@@ -14,7 +14,7 @@ from .what_if import Answer
 
 __all__ = ["answer_json", "answer_remarks", "answer_text"]
 
-_WIDTHS: Final = (30, 8, 8, 8, 9, 7, 7, 8, 10, 5)
+_WIDTHS: Final = (30, 8, 8, 8, 9, 7, 7, 8, 9, 6)
 
 
 def answer_text(answer: Answer, sources: Sequence[str]) -> str:

@@ -1,0 +1,190 @@
+"""A what-if runs every arm on the same traffic, and its report says what the numbers say."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from llm_traffic_scheduler import AdaptivePolicy, ConfigError, FixedPolicy, PressurePolicy
+from llm_traffic_scheduler.simulation import (
+    Agents,
+    Answer,
+    CallLength,
+    FailingFast,
+    Hung,
+    Question,
+    SimpleServer,
+    TraceError,
+    answer_json,
+    answer_text,
+    steady,
+    what_if,
+)
+from llm_traffic_scheduler.simulation.what_if_text import answer_remarks
+
+BATCH = [CallLength(1500, 150)]
+QUESTION = Question(
+    interactive=steady(rate=2.0, span=120.0, seed=1),
+    span=120.0,
+    batch=BATCH,
+    policy=lambda p95: AdaptivePolicy(1.5 * p95),
+    target=lambda p95: 1.5 * p95,
+    backend=SimpleServer,
+    max_concurrency=48,
+    batch_max=24,
+    backlog=40,
+)
+
+
+@cache
+def answered() -> Answer:
+    return what_if(QUESTION)
+
+
+def test_every_arm_gets_the_same_interactive_calls() -> None:
+    answer = answered()
+
+    arrivals = [run.arrivals for run in (answer.alone, *answer.arms.values())]
+    assert all(each == arrivals[0] for each in arrivals)
+    assert len(arrivals) == 6
+
+
+def test_ours_is_last_after_the_fixed_split_at_its_mean() -> None:
+    answer = answered()
+    limits = [limit for _, limit in answer.ours.limits]
+    mean = round(sum(limits) / len(limits))
+
+    assert list(answer.arms) == [
+        "no scheduler",
+        "semaphore of 48",
+        "priority with fixed split (24)",
+        f"fixed split at our mean ({mean})",
+        "this scheduler",
+    ]
+
+
+def test_the_target_is_taken_from_the_traffic_without_batch() -> None:
+    answer = answered()
+
+    assert answer.target == 1.5 * answer.alone.interactive.p95
+    assert answer.policy == repr(AdaptivePolicy(answer.target))
+    assert answer.alone.batch == ()
+
+
+def test_the_policy_keeps_interactive_calls_quick_where_no_scheduler_does_not() -> None:
+    answer = answered()
+
+    assert answer.ours.within(answer.target) > 0.85 > 0.75 > answer.arms["no scheduler"].within(answer.target)
+    assert answer.cap_kept
+
+
+def test_a_fault_is_left_out_of_the_pass_without_batch() -> None:
+    def hung() -> Hung:
+        return Hung(SimpleServer(), start=40, until=80)
+
+    answer = what_if(replace(QUESTION, backend=hung, healthy=SimpleServer))
+
+    assert answer.alone.latencies == answered().alone.latencies
+    assert answer.ours.interactive.p95 > 10
+
+
+def test_agents_are_played() -> None:
+    answer = what_if(replace(QUESTION, interactive=Agents(number=10, think=5.0)))
+
+    assert len(answer.arms["no scheduler"].arrivals) < len(answer.alone.arrivals)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    assert answer_text(what_if(QUESTION), []) == answer_text(answered(), [])
+
+
+def test_progress_adds_up_to_the_whole() -> None:
+    shares = list[float]()
+
+    what_if(QUESTION, progress=shares.append)
+
+    assert sum(shares) == pytest.approx(1.0)
+
+
+def test_a_call_that_never_fits_is_refused_before_anything_runs() -> None:
+    with pytest.raises(TraceError, match=r"call 1 of the batch lengths: 1650 tokens never fit the simulated backend"):
+        what_if(replace(QUESTION, most_tokens=1649))
+    with pytest.raises(TraceError, match=r"of the traffic: \d+ tokens never fit the simulated backend \(at most 1700"):
+        what_if(replace(QUESTION, most_tokens=1700))
+
+
+def test_bounds_that_no_scheduler_takes_are_refused_before_anything_runs() -> None:
+    ran = list[float]()
+
+    with pytest.raises(ConfigError, match="batch_max_concurrency must be below max_concurrency"):
+        what_if(replace(QUESTION, batch_max=48), progress=ran.append)
+
+    assert ran == []
+
+
+def test_the_report_fits_a_terminal_and_has_every_arm_in_a_row() -> None:
+    text = answer_text(answered(), ["Interactive: made up.", "Batch: endless."])
+
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    for name in ("no batch at all", *answered().arms):
+        assert sum(line.startswith(name + " ") for line in lines) == 1
+    assert lines[3:5] == ["Interactive: made up.", "Batch: endless."]
+    assert f"AdaptivePolicy(p95_target={answered().target:g})" in text
+
+
+def test_what_failed_or_never_ended_is_said_and_is_a_miss() -> None:
+    answer = what_if(replace(QUESTION, backend=lambda: FailingFast(SimpleServer(), start=30), healthy=SimpleServer))
+
+    text = answer_text(answer, [])
+    assert answer.ours.failed > 100
+    assert f"{answer.ours.failed} failed" in text
+    assert "never" in text
+    assert answer.ours.within(answer.target) < 0.4
+
+
+def test_a_target_that_not_even_the_traffic_alone_keeps_is_named() -> None:
+    answer = what_if(replace(QUESTION, policy=lambda p95: FixedPolicy(2), target=lambda p95: p95 / 2))
+
+    assert any("no policy keeps" in remark for remark in answer_remarks(answer))
+    assert not any("no policy keeps" in remark for remark in answer_remarks(answered()))
+
+
+def test_traffic_that_is_too_much_by_itself_is_named() -> None:
+    question = replace(QUESTION, max_concurrency=4, batch_max=2, policy=lambda p95: FixedPolicy(1))
+
+    assert any("too much for it" in remark for remark in answer_remarks(what_if(question)))
+    assert not any("too much for it" in remark for remark in answer_remarks(answered()))
+
+
+def test_the_json_is_the_report_for_programs() -> None:
+    answer = what_if(replace(QUESTION, backend=lambda: FailingFast(SimpleServer(), start=30), healthy=SimpleServer))
+
+    content = json.loads(json.dumps(answer_json(answer, ["source"]), allow_nan=False))
+
+    ours = content["arms"][-1]
+    assert (content["sources"], content["policy"], content["target"]) == (["source"], answer.policy, answer.target)
+    assert [arm["name"] for arm in content["arms"]] == ["no batch at all", *answer.arms]
+    assert ours["interactive"]["p95"] is None
+    assert ours["failed"] == answer.ours.failed
+    assert ours["within_target"] == answer.ours.within(answer.target)
+    assert len(set(map(len, ours["timeline"].values()))) == 1
+    assert "batch_limit" not in content["arms"][0]["timeline"]
+
+
+def test_calls_report_first_tokens_to_the_policy() -> None:
+    answer = what_if(replace(QUESTION, policy=lambda p95: AdaptivePolicy(ttft_target=0.5)))
+
+    assert answer.ours.first_token.count == len(answer.ours.arrivals)
+    assert answer.policy == "AdaptivePolicy(ttft_target=0.5)"
+
+
+def test_a_policy_that_reads_the_window_is_not_asked_for_ever() -> None:
+    # Once, a first token that had left the window kept the loop busy without end.
+    question = replace(QUESTION, policy=lambda p95: PressurePolicy(p95_threshold=2.5 * p95))
+
+    assert math.isfinite(what_if(question).ours.goodput)
