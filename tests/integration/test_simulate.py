@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import llm_traffic_scheduler
+from llm_traffic_scheduler import simulation
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "simulate.py"
 SOURCES = Path(llm_traffic_scheduler.__file__).parents[1]
@@ -218,9 +219,9 @@ def test_a_failed_criterion_is_exit_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main = load_script()
-    monkeypatch.setattr(main.simulation, "SCENARIOS", main.simulation.SCENARIOS[:1])
-    failing = [main.simulation.Criterion("claim", False, "evidence")]
-    monkeypatch.setattr(main.simulation, "judge", lambda runs: failing)
+    monkeypatch.setattr(simulation, "SCENARIOS", simulation.SCENARIOS[:1])
+    failing = [simulation.Criterion("claim", False, "evidence")]
+    monkeypatch.setattr(simulation, "judge", lambda runs: failing)
 
     assert main.main([]) == 1
     assert "FAIL  (1) claim: evidence" in capsys.readouterr().out
