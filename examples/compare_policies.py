@@ -1,6 +1,6 @@
 """Which control law gives batch work most, at the same interactive latency? A ranking without favour.
 
-    python examples/compare_policies.py --plot pareto.png --json pareto.json    about a minute on two cores
+    python examples/compare_policies.py --plot pareto.png --json pareto.json    two minutes of one core
     python examples/compare_policies.py --full                                  everything, hours
 
 Every law is a curve, not a point: it runs at many settings, on the same simulated calls, and the best of its settings

@@ -131,8 +131,8 @@ def _steering(study: Study) -> list[str]:
         "",
         f"{'':46}{'P95':>8}{'limit turns':>13}{'total turns':>13}{'idle':>7}{'wasted':>8}",
     ]
-    for members in CURVES.values():
-        arms = study.of(engine, shape, *members)
+    for family in CURVES:
+        arms = study.of(engine, shape, family)
         if arms:
             arm = min(arms, key=lambda arm: abs(arm.point.p95 - _STEERED_AT))
             turns = (_mean([getattr(run, name) for run in arm.runs]) for name in ("limit_turns", "total_turns"))

@@ -51,6 +51,13 @@ def test_every_line_to_reach_is_there_with_its_bound_and_its_mark() -> None:
         assert f"{mark} {line.claim}: {line.bound}; measured {line.measured}" in text
 
 
+def test_how_each_law_steers_is_shown_at_its_setting_nearest_to_one_p95() -> None:
+    text = text_of(made_up_study())
+
+    assert "static split, 1 x 1.00 x 1.0 2.0 50.0 0" in text
+    assert "literal law, 1 x 1.00 x 1.0 2.0 50.0 0 literal law, 1 x 1.00 x" in text
+
+
 def test_losses_are_said_and_so_is_that_there_are_none() -> None:
     ahead = curve_of(STATIC, 1100, 2200, shape="chat")
 

@@ -44,6 +44,13 @@ def test_only_arms_with_a_target_keep_a_share_within_it_and_only_moving_limits_t
     assert ours.total_turns is not None
 
 
+def test_the_threshold_of_the_literal_law_goes_with_the_p95_without_batch() -> None:
+    literal = ARMS["literal law", "1 x"]
+    strict, lax = (run_trial(Trial(CALM, ROOM, literal, p95_alone)) for p95_alone in (1e-6, 1e6))
+
+    assert strict.goodput < lax.goodput / 2
+
+
 def test_bursts_are_looked_for_in_bursts_only() -> None:
     assert run_trial(trial("static split", "4")).bursts == ()
     assert len(run_trial(trial("static split", "4", Instance("burst", 0, 120.0))).bursts) == 1
