@@ -8,20 +8,21 @@ its P95. A second fixed split runs afterwards, with the mean of the scheduler's 
 before, and the honest opponent.
 """
 
-import asyncio
 import itertools
+import math
 import random
 import statistics
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from llm_traffic_scheduler import TrafficScheduler
-from llm_traffic_scheduler.testing import run_virtual
 
-from .arms import OURS, Arm, FixedSplit, Kind, Unscheduled, opponents
+from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
 from .batching_server import A100, BatchingServer, Engine
-from .recording import ArmRun, Recorder
+from .recording import ArmRun, CallRecord
+from .runner import Workload, run_arm
 from .traces import CallLength, RecordedCall, TraceError
 
 _ARMS: Final = 6
@@ -106,8 +107,14 @@ def replay(
     _check_lengths([call.length for call in traffic], "traffic", setup.engine)
     _check_lengths(lengths, "batch lengths", setup.engine)
 
+    span = traffic[-1].arrival
+    server = partial(BatchingServer, setup.engine)
+
     def run(name: str, arm: Arm, *, backlog: int = setup.backlog) -> ArmRun:
-        return run_virtual(_run_arm(name, arm, traffic, lengths, backlog, setup.engine, progress))
+        workload = Workload(
+            interactive=traffic, span=span, batch=lengths, backlog=backlog, backend=server, grace=math.inf
+        )
+        return _arm_run(name, arm, workload, progress)
 
     cap = setup.max_concurrency
     alone = run("no batch at all", Unscheduled(), backlog=0)
@@ -139,49 +146,13 @@ def _check_lengths(lengths: Sequence[CallLength], where: str, engine: Engine) ->
             )
 
 
-async def _run_arm(
-    name: str,
-    arm: Arm,
-    traffic: Sequence[RecordedCall],
-    lengths: Sequence[CallLength],
-    backlog: int,
-    engine: Engine,
-    progress: Progress,
-) -> ArmRun:
-    server = BatchingServer(engine)
-    recorder = Recorder(arm)
-    batch = itertools.cycle(lengths)
-    span = traffic[-1].arrival
-
-    def call(kind: Kind, length: CallLength) -> Coroutine[None, None, None]:
-        prompt, output = length.prompt_tokens, length.output_tokens
-        return recorder.call(kind, lambda: server.serve(prompt, output), prompt + output)
-
-    async def keep_submitting() -> None:
-        while True:
-            await call("batch", next(batch))
-
-    async with asyncio.TaskGroup() as group:
-        workers = [group.create_task(keep_submitting()) for _ in range(backlog)]
-        every = max(_SAMPLE_EVERY, span / _SAMPLES)
-        group.create_task(recorder.sample(every=every, until=span, tick=_shares(span, progress)))
-        async with asyncio.TaskGroup() as interactive:
-            for recorded in traffic:
-                await recorder.sleep_until(recorded.arrival)
-                interactive.create_task(call("interactive", recorded.length))
-        for worker in workers:
-            worker.cancel()
-    return recorder.result(name)
-
-
-def _shares(span: float, progress: Progress) -> Progress:
-    """Turns the time of each sample into the share of all arms' work since the sample before."""
-    previous = 0.0
-
-    def tick(time: float) -> None:
-        nonlocal previous
-        if span:
-            progress((time - previous) / span / _ARMS)
-        previous = time
-
-    return tick
+def _arm_run(name: str, arm: Arm, workload: Workload, progress: Progress) -> ArmRun:
+    every = max(_SAMPLE_EVERY, workload.span / _SAMPLES)
+    run = run_arm(workload, lambda: arm, sample_every=every, progress=lambda share: progress(share / _ARMS))
+    interactive = (
+        CallRecord("interactive", arrived, arrived + latency)
+        for arrived, latency in zip(run.arrivals, run.latencies, strict=True)
+    )
+    batch = (CallRecord("batch", call.submitted, call.ended, call.tokens) for call in run.batch)
+    calls = sorted((*interactive, *batch), key=lambda call: call.ended)
+    return ArmRun(name, tuple(calls), run.samples, run.peak_at_server)
