@@ -3,7 +3,10 @@
 Floor: fourth. A trial is a small value that goes to another process and comes back as figures.
 """
 
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -77,7 +80,20 @@ def run_trial(trial: Trial) -> Figures:
         return _figures(trial, run_arm(trial.instance.workload(backlog=0), Unscheduled))
     every = _SAMPLE_BURSTS_EVERY if trial.instance.shape == "burst" else _SAMPLE_EVERY
     workload = replace(trial.instance.workload(backlog=BACKLOG), reports=candidate.reports)
-    return _figures(trial, run_arm(workload, lambda: candidate.build(room, trial.p95_alone), sample_every=every))
+    with _unwarned():
+        return _figures(trial, run_arm(workload, lambda: candidate.build(room, trial.p95_alone), sample_every=every))
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Without the scheduler's warnings of thresholds that do not fit: a sweep is made of such."""
+    log = logging.getLogger("llm_traffic_scheduler")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _figures(trial: Trial, run: RunResult) -> Figures:
