@@ -144,11 +144,12 @@ class Objective:
     def total(self, now: float) -> float:
         """The total at `now`: on its way to the goal, quickly down and slowly up."""
         total, goal = self._total, self._goal
-        if self.samples < WARM_UP or total == goal or not now > self._at:
+        if self.samples < WARM_UP or total == goal or not now > self._at > -math.inf:
             return total
         if goal < total:
             return max(goal, total * math.exp(-_FALL * (now - self._at)))
-        return min(goal, total + max(2.0, total) * math.expm1(self._rise * (now - self._at)))
+        # Bounded, or an hour without events would overflow, at each event from then on.
+        return min(goal, total + max(2.0, total) * math.expm1(min(99.0, self._rise * (now - self._at))))
 
     def next_step(self, reserve: float, low: int, high: int) -> float:
         """When floor(total - reserve), clamped to [low, high], changes next; infinity if never."""
