@@ -152,7 +152,7 @@ class AdaptivePolicy:
             elif left < room:
                 reason = "learning" if objective.learning else reason
             room = min(room, left)
-            until = min(until, objective.next_step(reserve, low, high))
+            until = min(until, objective.next_step(now, reserve, low, high), objective.lighter_at())
         return room, reason, until
 
     def _while_idle(self, now: float, room: float, reason: str, until: float, high: int) -> tuple[float, str, float]:

@@ -50,7 +50,7 @@ class Unfinished:
     Complexity: O(1) per arrival and end, amortised; `renew` O(buckets), at most four times a second.
     """
 
-    __slots__ = ("_buckets", "_calls", "_late_weight", "_renewed_at", "_target", "_young", "late", "reserve")
+    __slots__ = ("_buckets", "_calls", "_late_weight", "_renewed_at", "_target", "_young", "late", "reserve", "stale")
 
     def __init__(self, target: float, late_weight: float) -> None:
         self._target = target
@@ -62,6 +62,7 @@ class Unfinished:
         self._renewed_at = -math.inf
         self.late = 0
         self.reserve = 0.0
+        self.stale = False  # what `weight` answers has changed since the last renewal
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -114,12 +115,26 @@ class Unfinished:
         """Weigh anew those that are not late, if it is time to."""
         if now - self._renewed_at < _REWEIGH_AFTER or not self._calls:
             return
-        self._renewed_at = now
+        self._renewed_at, self.stale = now, False
         reserve = self.late * self._late_weight
         for bucket in self._buckets:
             bucket.weight = weight(max(0.0, now - bucket.middle))
             reserve += bucket.calls * bucket.weight
         self.reserve = reserve
+
+    def lighter_at(self) -> float:
+        """When `reserve` may fall although nobody leaves; infinity if only then.
+
+        Age alone makes a call heavier, until it is late; other latencies may make it lighter.
+        """
+        due = math.inf
+        if self._young:
+            oldest = next(iter(self._young.values()))
+            if oldest.bucket.weight > self._late_weight:
+                due = oldest.arrived + self._target
+            if self.stale and self.reserve > self.late * self._late_weight + len(self._young):
+                due = min(due, self._renewed_at + _REWEIGH_AFTER)
+        return due
 
     def check(self) -> None:
         """Assert every invariant; for tests."""
