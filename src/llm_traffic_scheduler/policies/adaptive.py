@@ -159,14 +159,17 @@ class AdaptivePolicy:
         """The same where no interactive call is there: with nobody to protect for long, more and more."""
         last, patience = self._last_arrival, max(_IDLE_AFTER, _IDLE_GAPS * (self._gap or 0.0))
         begins = self._began if last == -math.inf else last + patience
-        if not now >= begins > -math.inf:
-            return room, reason, min(until, begins) if begins > now else until
-        slope = (high + 1 - _START) / _OPENS_WITHIN
-        opened = _START + slope * min(_OPENS_WITHIN, now - begins)
-        if not opened > room:
+        if begins == -math.inf:
             return room, reason, until
-        level = math.floor(opened) + 1
-        return opened, "idle", math.inf if level > high else begins + (level - _START) / slope
+        slope = (high + 1 - _START) / _OPENS_WITHIN
+        if now >= begins:
+            opened = _START + slope * min(_OPENS_WITHIN, now - begins)
+            if opened > room:
+                room, reason = opened, "idle"
+        level = math.floor(room) + 1
+        if level <= high:
+            until = min(until, begins + ((level - _START) / slope if level > _START else 0.0))
+        return room, reason, until
 
     def _ramp(self, now: float, signals: Signals) -> tuple[int, float]:
         """What a limit that reopens may be at most now, and when that is more."""
