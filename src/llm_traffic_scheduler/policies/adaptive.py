@@ -178,8 +178,9 @@ class AdaptivePolicy:
         if self._objectives and self._ramp_at > -math.inf:
             ramp, until = self._ramp_from + step, self._ramp_at + self._slice
         since, slice_length = now - signals.throttled_until, signals.slice_length
-        if since < _STEPS * slice_length:
+        if since < math.inf:
             steps = 1 + int(since / slice_length)
+            # As many as it takes: an eighth of 15 calls is one, and after eight of those seven would start at once.
             if signals.batch_min + steps * step < ramp:
                 return signals.batch_min + steps * step, signals.throttled_until + steps * slice_length
         return ramp, until

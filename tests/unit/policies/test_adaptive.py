@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -32,8 +33,8 @@ class Room:
 
     def __init__(self, policy: AdaptivePolicy | None = None, **signals: Any) -> None:
         self.policy = AdaptivePolicy(p95_target=TARGET) if policy is None else policy
-        self.given: dict[str, Any] = dict(max_concurrency=48, batch_max=40, batch_running=40, slice_length=SLICE)
-        self.given |= signals
+        self.given: dict[str, Any] = {"max_concurrency": 48, "batch_max": 40, "batch_running": 40}
+        self.given |= {"slice_length": SLICE, **signals}
         self.present: set[int] = set()
         self.advance(0.0)
 
@@ -225,7 +226,7 @@ def test_after_a_minute_without_interactive_calls_the_limit_opens_within_fifty_s
     assert room.limit(begins) == before
     assert limits == sorted(limits)
     assert (limits[0], limits[-1]) == (before, 40)
-    assert max(after - each for each, after in zip(limits, limits[1:], strict=False)) == 1
+    assert max(after - each for each, after in pairwise(limits)) == 1
     assert room.decide(now).reason == "idle"
 
 
@@ -304,3 +305,67 @@ def assert_opens(room: Room, now: float) -> None:
         now = decision.valid_until + 1e-6
         room.advance(now)
     raise AssertionError("it never opens")
+
+
+@pytest.mark.parametrize("policy", [AdaptivePolicy(), AdaptivePolicy(p95_target=TARGET)], ids=["without", "with"])
+def test_while_the_backend_asks_us_to_wait_batch_has_its_floor(policy: AdaptivePolicy) -> None:
+    room = Room(policy, batch_min=2)
+
+    decision = room.decide(5.0, throttled_until=9.0)
+
+    assert (decision.limit, decision.reason, decision.valid_until) == (2, "throttled", 9.0)
+    assert decision.pressure >= 1.0
+
+
+@pytest.mark.parametrize("batch_max", [2, 8, 9, 16, 40, 100])
+def test_after_throttling_the_limit_reopens_by_an_eighth_of_its_range_per_slice(batch_max: int) -> None:
+    room = Room(AdaptivePolicy(), batch_max=batch_max, throttled_until=10.0)
+    step = max(1, (batch_max - 1) // 8)
+
+    limits, now = [1], 10.0
+    for _ in range(batch_max):
+        decision = room.decide(now)
+        limits.append(decision.limit)
+        now = min(decision.valid_until, now + 1) + 1e-6
+
+    assert limits[-1] == batch_max
+    assert {after - before for before, after in pairwise(limits)} <= set(range(step + 1))
+    assert now - 10.0 >= min(8, batch_max - 2) * SLICE
+
+
+def test_reopening_hides_no_lower_limit() -> None:
+    room = Room(AdaptivePolicy(), throttled_until=10.0)
+
+    assert room.decide(10.0, interactive_running=38).limit == 2
+    assert room.decide(10.0, interactive_running=38).reason == "headroom"
+    assert room.decide(10.0, interactive_running=3).reason == "ramp"
+
+
+def test_no_more_than_an_eighth_of_the_range_starts_beyond_what_runs() -> None:
+    room = Room(batch_running=0)
+    now = room.learnt(1.0)
+    room.advance(now, batch_running=7)
+
+    decision = room.decide(now)
+
+    assert (decision.limit, decision.reason) == (7 + 39 // 8, "ramp")
+    assert decision.valid_until == now + SLICE
+    room.advance(now + SLICE, batch_running=decision.limit)
+    assert room.limit(now + SLICE) == 7 + 2 * (39 // 8)
+
+
+def test_the_floor_is_not_slewed() -> None:
+    room = Room(batch_running=0, batch_min=30)
+
+    assert room.limit(0.0) == 30
+
+
+def test_a_fall_is_not_slewed() -> None:
+    room = Room(batch_running=40)
+    now = room.learnt(1.0)
+    before = room.limit(now)
+
+    room.arrive(now, *range(20))
+
+    assert before == 40
+    assert room.limit(now) == math.floor(room.policy._objectives[0].total(now) - 20 * (1 + _AGE_SHARE)) < 40
