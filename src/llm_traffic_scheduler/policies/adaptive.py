@@ -61,6 +61,7 @@ class AdaptivePolicy:
         "_began",
         "_gap",
         "_last_arrival",
+        "_last_seen",
         "_objectives",
         "_pace",
         "_ramp_at",
@@ -95,7 +96,7 @@ class AdaptivePolicy:
 
     def reset(self) -> None:
         """Forget the calls of the event loop that has gone, and its clock; what was learnt stays."""
-        self._began = self._last_arrival = self._ramp_at = -math.inf
+        self._began = self._last_arrival = self._last_seen = self._ramp_at = -math.inf
         self._ramp_from, self._slice = 0, 0.0
         for objective in self._objectives:
             objective.forget_calls()
@@ -110,6 +111,7 @@ class AdaptivePolicy:
 
     def observe(self, now: float, event: Observation) -> None:
         """An interactive call came, has its first token, or ended."""
+        self._last_seen = now
         if isinstance(event, Arrived):
             if self._last_arrival > -math.inf:
                 gap = now - self._last_arrival
@@ -157,7 +159,7 @@ class AdaptivePolicy:
 
     def _while_idle(self, now: float, room: float, reason: str, until: float, high: int) -> tuple[float, str, float]:
         """The same where no interactive call is there: with nobody to protect for long, more and more."""
-        last, patience = self._last_arrival, max(_IDLE_AFTER, _IDLE_GAPS * (self._gap or 0.0))
+        last, patience = self._last_seen, max(_IDLE_AFTER, _IDLE_GAPS * (self._gap or 0.0))
         begins = self._began if last == -math.inf else last + patience
         if begins == -math.inf:
             return room, reason, until

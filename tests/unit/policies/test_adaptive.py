@@ -214,7 +214,7 @@ def test_after_a_minute_without_interactive_calls_the_limit_opens_within_fifty_s
     room.advance(last)
     before = room.limit(last)
     assert before < 20
-    begins = last - 7.0 + _IDLE_AFTER  # the last arrival
+    begins = last + _IDLE_AFTER
 
     limits = []
     now = begins
@@ -241,12 +241,26 @@ def test_a_gap_that_is_not_much_longer_than_others_is_no_absence() -> None:
     room.advance(now)
     before = room.limit(last + 50.0)
 
+    last += 7.0
     within = last + _IDLE_GAPS * 50.0 - 1
     room.advance(within)
     assert room.limit(within) == before
     after = last + _IDLE_GAPS * 50.0 + _OPENS_WITHIN
     room.advance(after)
     assert room.limit(after) == 40
+
+
+def test_a_call_that_took_minutes_does_not_open_the_limit_as_it_ends() -> None:
+    room = Room()
+    now = room.learnt(7.0)
+    room.arrive(now, 1)
+    now += 600.0
+    room.end(now, 1, 600.0)
+    room.advance(now)
+
+    assert room.decide(now).reason == "budget"
+    room.advance(now + _IDLE_AFTER + _OPENS_WITHIN)
+    assert room.limit(now + _IDLE_AFTER + _OPENS_WITHIN) == 40
 
 
 def test_where_nobody_ever_came_the_limit_opens_at_once() -> None:
