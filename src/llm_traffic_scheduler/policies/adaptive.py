@@ -148,12 +148,10 @@ class AdaptivePolicy:
         room, reason, until = math.inf, "budget", math.inf
         for objective in self._objectives:
             reserve = interactive + objective.held_back
-            left = objective.total(now) - reserve
-            if objective.stalled:
-                left, reason = min(left, float(low)), "stalled"
-            elif left < room:
-                reason = "learning" if objective.learning else reason
-            room = min(room, left)
+            left = float(low) if objective.stalled else objective.total(now) - reserve
+            if left < room:
+                room = left
+                reason = "stalled" if objective.stalled else "learning" if objective.learning else "budget"
             until = min(until, objective.next_step(now, reserve, low, high), objective.lighter_at())
         return room, reason, until
 

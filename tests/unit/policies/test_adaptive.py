@@ -14,12 +14,13 @@ from llm_traffic_scheduler import (
     ConfigError,
     Decision,
     Ended,
+    FirstToken,
     LimitPolicy,
     ObservingPolicy,
     Signals,
 )
 from llm_traffic_scheduler.policies.adaptive import _IDLE_AFTER, _IDLE_GAPS, _OPENS_WITHIN
-from llm_traffic_scheduler.policies.objective import _AGE_SHARE, _LATE, _START
+from llm_traffic_scheduler.policies.objective import _AGE_SHARE, _LATE, _START, WARM_UP
 
 TARGET = 8.0
 SLICE = 0.1
@@ -383,3 +384,34 @@ def test_a_fall_is_not_slewed() -> None:
 
     assert before == 40
     assert room.limit(now) == math.floor(room.policy._objectives[0].total(now) - 20 * (1 + _AGE_SHARE)) < 40
+
+
+def test_with_several_targets_the_lowest_limit_holds_and_gives_the_reason() -> None:
+    tight, loose = AdaptivePolicy(p95_target=5.0), AdaptivePolicy(p95_target=50.0)
+    both = AdaptivePolicy(p95_target=50.0, ttft_target=5.0)
+    limits = []
+    for policy in (tight, loose, both):
+        room = Room(policy)
+        now = room.learnt(4.0)
+        room.arrive(now, 1)
+        limits.append(room.limit(now))
+
+    assert limits[0] < limits[1]
+    assert limits[2] == limits[0]
+
+
+def test_of_two_targets_the_one_that_holds_gives_the_reason() -> None:
+    room = Room(AdaptivePolicy(p95_target=1000.0, ttft_target=1.0))
+    room.arrive(0.0, *range(WARM_UP))
+    for call in range(WARM_UP):
+        room.policy.observe(50.0, FirstToken(call, 50.0))  # far too late, and nobody has ended yet
+
+    assert room.decide(60.0).reason == "budget"
+
+
+def test_a_stall_holds_though_another_total_is_below_nothing() -> None:
+    room = Room(AdaptivePolicy(p95_target=TARGET, pace_target=1.0), batch_min=3)
+    room.arrive(0.0, 1, 2, 3)
+    room.advance(TARGET + 1)
+
+    assert room.limit(TARGET + 1) == 3
