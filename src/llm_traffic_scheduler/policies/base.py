@@ -81,7 +81,8 @@ class LimitPolicy(Protocol):
         reads (frozenset[str]): names of the signals `decide` looks at; a decision is then kept
             while only others change, and those that take time to find may be left at their defaults. Without it
             every change asks again.
-        reset() (method): called when the scheduler moves to another event loop.
+        reset() (method): called when a scheduler takes the policy up, or moves to another event loop: of calls that
+            the policy knows of it may never hear again.
         replica() (method): an independent copy, which a snapshot taken after a quiet spell brings up
             to date; without it, or if it returns the policy itself, such a snapshot shows the
             state as of the last event.
