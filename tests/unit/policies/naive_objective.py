@@ -112,7 +112,7 @@ class NaiveObjective:
         if goal < total:
             return max(goal, total * math.exp(-law._FALL * elapsed))
         rise = law._RISE[0] + law._RISE[1] * min(1.0, len(self.samples) / law._SURE_AFTER)
-        return min(goal, total + max(2.0, total) * math.expm1(rise * elapsed))
+        return min(goal, total + max(2.0, total) * math.expm1(min(99.0, rise * elapsed)))
 
     @property
     def latencies(self) -> list[float]:
