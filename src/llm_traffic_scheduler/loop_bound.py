@@ -53,14 +53,18 @@ class LoopBound:
 
     def _new_home(self, loop: asyncio.AbstractEventLoop | None) -> Dispatcher:
         paused = self._home.admission.paused if hasattr(self, "_home") else frozenset()
+        self._reset_policy()
+        home = Dispatcher(loop, self._settings, self._policy, self._tallies, self._listeners)
+        home.admission.set_paused(paused, home.clock())
+        return home
+
+    def _reset_policy(self) -> None:
+        """Let the policy forget single calls: of those that it knew it would not hear any more."""
         try:
             if callable(reset := getattr(self._policy, "reset", None)):
                 reset()
         except Exception as error:
             self._listeners.policy_fault(error)
-        home = Dispatcher(loop, self._settings, self._policy, self._tallies, self._listeners)
-        home.admission.set_paused(paused, home.clock())
-        return home
 
     def after_fork(self) -> None:
         """Start afresh in a forked child; called by the interpreter."""

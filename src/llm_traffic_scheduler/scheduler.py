@@ -340,6 +340,7 @@ class TrafficScheduler(LoopBound):
         now = home.clock()
         if policy is not self._policy:
             self._policy = policy
+            self._reset_policy()
             home.governor.set_policy(policy)
         if new.window != old.window:
             home.governor.set_window(home.governor.window.resized(new.window, now))

@@ -61,6 +61,7 @@ class AdaptivePolicy:
         "_began",
         "_gap",
         "_last_arrival",
+        "_last_seen",
         "_objectives",
         "_pace",
         "_ramp_at",
@@ -95,7 +96,7 @@ class AdaptivePolicy:
 
     def reset(self) -> None:
         """Forget the calls of the event loop that has gone, and its clock; what was learnt stays."""
-        self._began = self._last_arrival = self._ramp_at = -math.inf
+        self._began = self._last_arrival = self._last_seen = self._ramp_at = -math.inf
         self._ramp_from, self._slice = 0, 0.0
         for objective in self._objectives:
             objective.forget_calls()
@@ -110,6 +111,7 @@ class AdaptivePolicy:
 
     def observe(self, now: float, event: Observation) -> None:
         """An interactive call came, has its first token, or ended."""
+        self._last_seen = now
         if isinstance(event, Arrived):
             if self._last_arrival > -math.inf:
                 gap = now - self._last_arrival
@@ -146,27 +148,28 @@ class AdaptivePolicy:
         room, reason, until = math.inf, "budget", math.inf
         for objective in self._objectives:
             reserve = interactive + objective.held_back
-            left = objective.total(now) - reserve
-            if objective.stalled:
-                left, reason = min(left, float(low)), "stalled"
-            elif left < room:
-                reason = "learning" if objective.learning else reason
-            room = min(room, left)
-            until = min(until, objective.next_step(reserve, low, high))
+            left = float(low) if objective.stalled else objective.total(now) - reserve
+            if left < room:
+                room = left
+                reason = "stalled" if objective.stalled else "learning" if objective.learning else "budget"
+            until = min(until, objective.next_step(now, reserve, low, high), objective.lighter_at())
         return room, reason, until
 
     def _while_idle(self, now: float, room: float, reason: str, until: float, high: int) -> tuple[float, str, float]:
         """The same where no interactive call is there: with nobody to protect for long, more and more."""
-        last, patience = self._last_arrival, max(_IDLE_AFTER, _IDLE_GAPS * (self._gap or 0.0))
+        last, patience = self._last_seen, max(_IDLE_AFTER, _IDLE_GAPS * (self._gap or 0.0))
         begins = self._began if last == -math.inf else last + patience
-        if not now >= begins > -math.inf:
-            return room, reason, min(until, begins) if begins > now else until
-        slope = (high + 1 - _START) / _OPENS_WITHIN
-        opened = _START + slope * min(_OPENS_WITHIN, now - begins)
-        if not opened > room:
+        if begins == -math.inf:
             return room, reason, until
-        level = math.floor(opened) + 1
-        return opened, "idle", math.inf if level > high else begins + (level - _START) / slope
+        slope = (high + 1 - _START) / _OPENS_WITHIN
+        if now >= begins:
+            opened = _START + slope * min(_OPENS_WITHIN, now - begins)
+            if opened > room:
+                room, reason = opened, "idle"
+        level = math.floor(room) + 1
+        if level <= high:
+            until = min(until, begins + ((level - _START) / slope if level > _START else 0.0))
+        return room, reason, until
 
     def _ramp(self, now: float, signals: Signals) -> tuple[int, float]:
         """What a limit that reopens may be at most now, and when that is more."""
@@ -175,8 +178,9 @@ class AdaptivePolicy:
         if self._objectives and self._ramp_at > -math.inf:
             ramp, until = self._ramp_from + step, self._ramp_at + self._slice
         since, slice_length = now - signals.throttled_until, signals.slice_length
-        if since < _STEPS * slice_length:
+        if since < math.inf:
             steps = 1 + int(since / slice_length)
+            # As many as it takes: an eighth of 15 calls is one, and after eight of those seven would start at once.
             if signals.batch_min + steps * step < ramp:
                 return signals.batch_min + steps * step, signals.throttled_until + steps * slice_length
         return ramp, until

@@ -106,7 +106,8 @@ class LimitPolicy(Protocol):
             the limit to move, and by how much. Both are pure, called by `snapshot` and `explain` from any thread
             with a decision of this policy or of its replica (the limit clamped) and the signals it was made on.
             What raises, or is no text, is passed over.
-        reset() (method): called when the scheduler moves to another event loop.
+        reset() (method): called when a scheduler takes the policy up, or moves to another event loop: of calls that
+            the policy knows of it may never hear again.
         replica() (method): an independent copy, which a snapshot taken after a quiet spell brings up
             to date; without it, or if it returns the policy itself, such a snapshot shows the
             state as of the last event.

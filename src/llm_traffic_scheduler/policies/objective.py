@@ -143,28 +143,29 @@ class Objective:
 
     def total(self, now: float) -> float:
         """The total at `now`: on its way to the goal, quickly down and slowly up."""
+        if self.learning:
+            return self._warm_total(now)
         total, goal = self._total, self._goal
-        if self.samples < WARM_UP or total == goal or not now > self._at:
+        if total == goal or not now > self._at > -math.inf:
             return total
         if goal < total:
             return max(goal, total * math.exp(-_FALL * (now - self._at)))
-        return min(goal, total + max(2.0, total) * math.expm1(self._rise * (now - self._at)))
+        # Bounded, or an hour without events would overflow, at each event from then on.
+        return min(goal, total + max(2.0, total) * math.expm1(min(99.0, self._rise * (now - self._at))))
 
-    def next_step(self, reserve: float, low: int, high: int) -> float:
+    def next_step(self, now: float, reserve: float, low: int, high: int) -> float:
         """When floor(total - reserve), clamped to [low, high], changes next; infinity if never."""
-        total, goal = self._total, self._goal
-        if self.samples < WARM_UP or total == goal:
-            return math.inf
+        total, goal = self.total(now), _START + self._held if self.learning else self._goal
         here = math.floor(total - reserve)
         if goal > total:
             level = max(low, here) + 1 + reserve
-            if here >= high or level > goal:
-                return math.inf
-            return self._at + math.log1p((level - total) / max(2.0, total)) / self._rise
+            return self._reached(level, goal) if here < high and level <= goal else math.inf
         level = min(high, here) + reserve
-        if here <= low or level < goal:
-            return math.inf
-        return self._at + math.log(total / level) / _FALL
+        return self._reached(level, goal) if here > low and level > goal else math.inf
+
+    def lighter_at(self) -> float:
+        """When less is held back although nothing happens; infinity if never."""
+        return self.unfinished.lighter_at() if self.timed else math.inf
 
     # How it is learnt
 
@@ -172,18 +173,39 @@ class Objective:
     def _rise(self) -> float:
         return _RISE[0] + _RISE[1] * min(1.0, self.samples / _SURE_AFTER)
 
+    @property
+    def _held(self) -> float:
+        """Slots for unfinished calls: one for each, and what their ages hold back."""
+        return len(self.unfinished) + self.held_back
+
+    def _warm_total(self, now: float) -> float:
+        """While nothing is known: what three batch calls came to, averaged over time."""
+        elapsed = now - self._at if now > self._at > -math.inf else 0.0
+        time, present = self._warm_time + elapsed, _START + self._held
+        return (self._warm_integral + elapsed * present) / time if time > 0 else present
+
+    def _reached(self, level: float, goal: float) -> float:
+        """When the total, on its way to `goal`, is at `level`."""
+        total = self._total
+        if self._at == -math.inf:
+            return math.inf
+        if self.learning:
+            short = level * self._warm_time - self._warm_integral
+            return self._at + short / (goal - level) if level != goal else math.inf
+        if goal > total:
+            return self._at + math.log1p((level - total) / max(2.0, total)) / self._rise
+        return self._at + math.log(total / level) / _FALL
+
     def _move(self, now: float) -> None:
         """Carry everything that depends on time to `now`."""
         if (elapsed := now - self._at) > 0:
+            total = self.total(now)
             if elapsed < math.inf:
-                reserve = len(self.unfinished) + self.held_back
-                self._integral += elapsed * self._in_effect(reserve)
-                if self.samples < WARM_UP:
-                    self._warm_integral += elapsed * (_START + reserve)
+                self._integral += elapsed * self._in_effect(self._held)
+                if self.learning:
+                    self._warm_integral += elapsed * (_START + self._held)
                     self._warm_time += elapsed
-                    self._total = self._warm_integral / self._warm_time
-            self._total = self.total(now)
-            self._at = now
+            self._total, self._at = total, now
         if self.timed:
             for _ in range(self.unfinished.overdue(now)):
                 self._count(missed=True)
@@ -191,9 +213,9 @@ class Objective:
 
     def _in_effect(self, reserve: float) -> float:
         """The total that calls ran under: the one in force, or less where batch did not use it."""
-        used = self._batch_running + reserve
-        in_use = self._batch_running <= self._batch_bounds[0] or used > self._total - 1.5
-        return max(1.0, self._total if in_use else used)
+        used, total = self._batch_running + reserve, self.total(self._at)
+        in_use = self._batch_running <= self._batch_bounds[0] or used > total - 1.5
+        return max(1.0, total if in_use else used)
 
     def _weight(self, age: float) -> float:
         """One over the share of calls that live to this age: who is old already is the likelier to be late."""
@@ -217,6 +239,7 @@ class Objective:
             del self._latencies[bisect_left(self._latencies, latency)]
             del self._scaled[bisect_left(self._scaled, scaled)]
         self.samples += 1
+        self.unfinished.stale = True
         self._solve()
 
     def _solve(self) -> None:
