@@ -31,6 +31,11 @@ class StreamTimes:
         """A call has ended that took so long per token after the first."""
         self._paces.completed(now, seconds_per_token)
 
+    def advance(self, now: float) -> None:
+        """Let go what has left the window by `now`: afterwards `next_change` is later than that."""
+        self._first_tokens.advance(now)
+        self._paces.advance(now)
+
     def read(self, now: float) -> tuple[float | None, float | None]:
         """P95 of the time to first token and of the pace; None where the window has none."""
         first_tokens, paces = self._first_tokens.read(now), self._paces.read(now)

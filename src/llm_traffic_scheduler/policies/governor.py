@@ -253,6 +253,8 @@ class Governor:
         ages: list[float] = []
         if self._reads_window:
             self.window.advance(now)
+            if self.streams is not None:
+                self.streams.advance(now)
             ages = self._unfinished(now)
         reading = self.window.read(now, ages) if self._reads_window else _UNREAD
         signals = self._signals(now, reading, ages=self._reads_ages)
