@@ -44,6 +44,13 @@ class StreamTimes:
             paces.p95 if paces.sample_count else None,
         )
 
+    def resized(self, window: float, now: float) -> StreamTimes:
+        """The same over a window of another length: what still fits in it."""
+        other = StreamTimes(window)
+        other._first_tokens = self._first_tokens.resized(window, now)
+        other._paces = self._paces.resized(window, now)
+        return other
+
     def next_change(self) -> float:
         """When the next sample leaves the window; infinity if none is in it."""
         return min(self._first_tokens.next_change(), self._paces.next_change())

@@ -124,10 +124,11 @@ class Governor:
         self.slice_end = -math.inf
         self.forget()
 
-    def set_window(self, window: SlidingWindowMetrics) -> None:
+    def set_window(self, window: SlidingWindowMetrics, now: float) -> None:
         """Look at `window` from now on."""
         self.window = window
-        self.streams = None
+        if self.streams is not None:
+            self.streams = self.streams.resized(window.length, now)
         self.slice_end = -math.inf
         self.forget()
 

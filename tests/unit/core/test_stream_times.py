@@ -99,3 +99,15 @@ def test_once_advanced_the_next_change_is_ahead_and_what_is_read_stays_until_the
     assert times.next_change() > now
     if (until := times.next_change()) < math.inf:
         assert times.read(math.nextafter(until, 0.0)) == before
+
+
+def test_a_window_of_another_length_keeps_what_fits_it() -> None:
+    times = StreamTimes(WINDOW)
+    times.first_token(1.0, 0.25)
+    times.pace(8.0, 0.02)
+
+    shorter = times.resized(WINDOW / 2, 9.0)
+
+    assert shorter.read(9.0) == (None, pytest.approx(0.02, rel=0.01))
+    assert shorter.next_change() == pytest.approx(13.0, abs=2 * SLICE)
+    assert times.read(9.0)[0] is not None

@@ -94,3 +94,19 @@ def test_a_reader_sees_streams_whatever_the_policy_looks_at() -> None:
 
     assert signals.ttft_p95 == pytest.approx(0.25, rel=0.01)
     assert house.governor.read(1.0 + WINDOW)[1].ttft_p95 is None
+
+
+def test_another_window_keeps_the_streams_that_fit_it() -> None:
+    policy = Asked()
+    house = House(policy)
+    house.governor.first_token(1.0, 0.25)
+    house.governor.first_token(8.0, 0.5)
+    house.governor.pace(8.0, 0.02)
+
+    house.governor.set_window(house.governor.window.resized(WINDOW / 2, 9.0), 9.0)
+    house.governor.limit(9.0)
+
+    assert policy.signals.ttft_p95 == pytest.approx(0.5, rel=0.01)
+    assert policy.signals.pace == pytest.approx(0.02, rel=0.01)
+    house.governor.limit(13.0)
+    assert (policy.signals.ttft_p95, policy.signals.pace) == (None, None)
