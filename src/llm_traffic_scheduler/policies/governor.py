@@ -158,6 +158,8 @@ class Governor:
     def tell(self, now: float, event: Observation) -> None:
         """Let the policy know of a single call; only if it has `observe`."""
         assert self.observe is not None
+        if now >= self.slice_end:
+            self.roll(now)
         self.fresh, self.asking = False, True
         try:
             self.observe(now, event)
