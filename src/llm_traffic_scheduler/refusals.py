@@ -45,7 +45,7 @@ def refuse(home: Dispatcher, call: Call, verdict: Verdict, now: float) -> None:
 
 
 def part_with_dropped(home: Dispatcher, now: float) -> None:
-    """Account for the calls that were found gone as they were to start; the policy hears of their ends, so look again."""
+    """Account for the calls that were found gone as they were to start. The policy hears of it, so look again."""
     while home.admission.dropped:
         home.leave_queue(home.admission.dropped.pop(), now)
     home.settle(now)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import giving_way
 from .call import Call
-from .core.admission import RUNNING
+from .core.admission import GONE, LENT_ON, RUNNING
 from .core.checks import count, timeout
 from .errors import ConfigError
 from .observation import tell_first_token
@@ -80,7 +80,7 @@ class Slot:
 
         Until `retry_after` seconds (None: 1) from now no more than `batch_min_concurrency` batch calls start by
         the policies that heed it, `AdaptivePolicy` and `PressurePolicy` among them. Of two such wishes the later
-        end holds. This call goes on; to wait without its slot, use `released`.
+        end holds. This call goes on; to wait without its slot, use `released`, in which this may be said too.
 
         Raises:
             ConfigError: `retry_after` is no finite number of at least 0 seconds.
@@ -88,7 +88,7 @@ class Slot:
         seconds = 1.0 if retry_after is None else timeout("retry_after", retry_after)
         if not 0 <= seconds < math.inf:
             raise ConfigError(f"retry_after must be a finite number of at least 0 seconds or None, got {retry_after!r}")
-        if self._call.state == RUNNING:
+        if self._call.state not in (GONE, LENT_ON):
             home = self._call.home
             _on_loop(home, partial(_throttle, home, home.clock() + seconds))
 

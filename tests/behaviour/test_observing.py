@@ -1,6 +1,6 @@
 """What a policy hears of single interactive calls: each that is traffic comes once and ends once, in whatever way.
 
-`ObservingPolicy` of API.md. Its faults, and what it may not do: test_observing_faults.py. Plays: test_observing_plays.py.
+`ObservingPolicy` of API.md. Faults, and what it may not do: test_observing_faults.py; plays: test_observing_plays.py.
 """
 
 from __future__ import annotations
@@ -250,8 +250,11 @@ async def test_what_a_batch_call_calls_elsewhere_is_batch_there_and_not_heard_of
     heard = Heard()
     here, there = make_scheduler(), make_scheduler(policy=heard)
 
-    await here.submit("batch", there.submit, "interactive", noop)
-    await here.submit("interactive", there.submit, "interactive", noop)
+    async def elsewhere() -> None:
+        await there.submit("interactive", noop)
+
+    await here.submit("batch", elsewhere)
+    await here.submit("interactive", elsewhere)
 
     assert heard.names == ["Arrived", "completed"]
 
@@ -313,7 +316,7 @@ async def test_a_call_inside_that_waits_arrives_when_it_gets_a_slot_of_its_own_a
 
     async def outer() -> None:
         # The first child has the slot that is lent, the second waits.
-        children = [asyncio.create_task(scheduler.submit("interactive", opened.wait))]
+        children: list[asyncio.Task[Any]] = [asyncio.create_task(scheduler.submit("interactive", opened.wait))]
         await settle()
         children.append(asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 2)))
         await asyncio.sleep(5)
@@ -458,8 +461,9 @@ async def test_the_policy_is_advanced_once_in_a_slice_and_before_it_hears_of_its
     heard = Heard()
     scheduler = make_scheduler(policy=heard, window=10.0)
 
+    tasks = []
     for step in range(90):  # three calls in each slice of 0.1 s, the ends of which are others
-        start(scheduler.submit("interactive", asyncio.sleep, 0.95))
+        tasks.append(start(scheduler.submit("interactive", asyncio.sleep, 0.95)))
         await asyncio.sleep(1 / 30 + step * 1e-9)
 
     slices = [int(at * 10 + 1e-6) for at in heard.advanced]

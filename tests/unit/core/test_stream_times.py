@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,11 @@ WINDOW = 10.0
 SLICE = WINDOW / 100
 
 SAMPLES = st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(1e-3, 1e3)), max_size=40)
+
+
+def about(seconds: float) -> Any:
+    """What is read of it."""
+    return pytest.approx(seconds, rel=0.01)
 
 
 def nearest_rank(values: list[float]) -> float | None:
@@ -33,8 +39,8 @@ def test_a_first_token_says_nothing_of_the_pace_and_the_pace_nothing_of_it() -> 
     begun.first_token(1.0, 0.25)
     ended.pace(1.0, 0.02)
 
-    assert begun.read(1.0) == (pytest.approx(0.25, rel=0.01), None)
-    assert ended.read(1.0) == (None, pytest.approx(0.02, rel=0.01))
+    assert begun.read(1.0) == (about(0.25), None)
+    assert ended.read(1.0) == (None, about(0.02))
 
 
 def test_a_sample_leaves_with_the_window_and_then_nothing_is_known_again() -> None:
@@ -43,7 +49,7 @@ def test_a_sample_leaves_with_the_window_and_then_nothing_is_known_again() -> No
     times.pace(3.0, 0.02)
 
     assert times.read(11.0 - 2 * SLICE)[0] is not None
-    assert times.read(11.0) == (None, pytest.approx(0.02, rel=0.01))
+    assert times.read(11.0) == (None, about(0.02))
     assert times.read(13.0) == (None, None)
 
 
@@ -79,7 +85,7 @@ def test_both_are_the_p95_of_what_the_window_holds(
     for name, seen in zip(("first_token", "pace"), times.read(end), strict=True):
         if surely[name] == at_most[name]:
             expected = nearest_rank(surely[name])
-            assert seen == (None if expected is None else pytest.approx(expected, rel=0.01))
+            assert seen == (None if expected is None else about(expected))
 
 
 @given(SAMPLES, st.floats(0.0, 3 * WINDOW))
@@ -108,6 +114,6 @@ def test_a_window_of_another_length_keeps_what_fits_it() -> None:
 
     shorter = times.resized(WINDOW / 2, 9.0)
 
-    assert shorter.read(9.0) == (None, pytest.approx(0.02, rel=0.01))
+    assert shorter.read(9.0) == (None, about(0.02))
     assert shorter.next_change() == pytest.approx(13.0, abs=2 * SLICE)
     assert times.read(9.0)[0] is not None
