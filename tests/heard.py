@@ -35,6 +35,8 @@ class Heard:
         self.resets = 0
         self.complaints: list[str] = []
         self._slice_ends = -1.0
+        if (reads := getattr(law, "reads", None)) is not None:
+            self.reads: frozenset[str] = reads
         if (threshold := getattr(law, "p95_threshold", None)) is not None:
             self.p95_threshold: float | None = threshold
 
