@@ -99,10 +99,15 @@ def tenants_remembered(scheduler: TrafficScheduler) -> set[str | None]:
 
 
 class Admitted:
-    """What a test has seen of one call that came in."""
+    """What a test has seen of one call that came in.
+
+    Attributes:
+        inside: it came from inside of another call of its scheduler.
+    """
 
     def __init__(self, call: Call) -> None:
         self.call = call
+        self.inside = call.nesting is not None
         self.lent = self._shares = False
         self._task = asyncio.current_task()
         if call.waiter is None:

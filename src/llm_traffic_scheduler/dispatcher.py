@@ -302,8 +302,7 @@ class Dispatcher:
         now = call.queued_at = self.clock()
         self.admission.leave(call)
         self.leave_queue(call, now)
-        if self.attentive:
-            self.settle(now)
+        self.thinned()
 
     def post_reap(self, call: Call) -> None:
         """`reap` from the loop's next pass, from any thread."""
@@ -351,8 +350,8 @@ class Dispatcher:
                 nested.take_own(self, call)
             if self.attentive:
                 self.listeners.started(call)
-        while admission.dropped:
-            self.leave_queue(admission.dropped.pop(), now)
+        if admission.dropped:
+            refusals.part_with_dropped(self, now)
         if admission.timed or self._timer is not None:
             self._arm(now)
         if self.attentive:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from .core.admission import RUNNING
 from .policies.base import Arrived, Ended, FirstToken
 
 if TYPE_CHECKING:
@@ -25,13 +26,15 @@ def tell_arrived(call: Call, now: float) -> None:
         governor.tell(now, Arrived(id(call)))
 
 
-def tell_first_token(call: Call, now: float) -> None:
-    """The call's first token is here."""
-    if call.observed:
-        governor, elapsed = call.home.governor, max(0.0, now - call.submitted)
+def tell_first_token(call: Call, at: float) -> None:
+    """The call's first token came `at` this time; a moment ago, if a thread reports it."""
+    if call.observed and call.state == RUNNING:
+        governor, now, elapsed = call.home.governor, call.home.clock(), max(0.0, at - call.submitted)
         governor.first_token(now, elapsed)
         if governor.observe is not None:
             governor.tell(now, FirstToken(id(call), elapsed))
+        if call.home.admission.batch_queue.size:
+            call.home.settle(now)  # the batch limit may have risen
 
 
 def tell_failed(call: Call, now: float, outcome: _How) -> None:

@@ -16,7 +16,7 @@ from .observation import tell_ended, tell_failed
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
 
-__all__ = ["refusal", "refuse", "refuse_queued", "turned_away"]
+__all__ = ["part_with_dropped", "refusal", "refuse", "refuse_queued", "turned_away"]
 
 
 def refuse_queued(home: Dispatcher, kinds: frozenset[str], *, nested_too: bool) -> None:
@@ -42,6 +42,13 @@ def refuse(home: Dispatcher, call: Call, verdict: Verdict, now: float) -> None:
     call.started_at = now  # the end of its wait
     _count(home, call, verdict, now)
     waiter.set_result(verdict)
+
+
+def part_with_dropped(home: Dispatcher, now: float) -> None:
+    """Account for the calls that were found gone as they were to start. The policy hears of it, so look again."""
+    while home.admission.dropped:
+        home.leave_queue(home.admission.dropped.pop(), now)
+    home.settle(now)
 
 
 def turned_away(home: Dispatcher, call: Call, now: float) -> Rejected:

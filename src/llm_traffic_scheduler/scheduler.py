@@ -343,7 +343,7 @@ class TrafficScheduler(LoopBound):
             self._reset_policy()
             home.governor.set_policy(policy)
         if new.window != old.window:
-            home.governor.set_window(home.governor.window.resized(new.window, now))
+            home.governor.set_window(home.governor.window.resized(new.window, now), now)
         home.admission.set_limits(new.limits)
         home.governor.forget()
         home.watchman.forget(now)

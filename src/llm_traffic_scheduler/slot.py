@@ -6,16 +6,22 @@ Floor: third. Made only for code that asks for it.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING
 
 from . import giving_way
 from .call import Call
-from .core.admission import RUNNING
+from .core.admission import GONE, LENT_ON, RUNNING
 from .core.checks import count, timeout
 from .errors import ConfigError
 from .observation import tell_first_token
 from .surroundings import active_call
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
 
 __all__ = ["Slot", "checkpoint", "current_slot", "released", "slot_of"]
 
@@ -57,8 +63,8 @@ class Slot:
     def first_token(self) -> None:
         """Say that the backend's first token is here. Only the first call counts."""
         if self._call.state == RUNNING and self.first_token_at is None:
-            self.first_token_at = now = self._call.home.clock()
-            tell_first_token(self._call, now)
+            self.first_token_at = self._call.home.clock()
+            _on_loop(self._call.home, partial(tell_first_token, self._call, self.first_token_at))
 
     def tokens(self, n: int) -> None:
         """Say that `n` more output tokens have arrived.
@@ -74,7 +80,7 @@ class Slot:
 
         Until `retry_after` seconds (None: 1) from now no more than `batch_min_concurrency` batch calls start by
         the policies that heed it, `AdaptivePolicy` and `PressurePolicy` among them. Of two such wishes the later
-        end holds. This call goes on; to wait without its slot, use `released`.
+        end holds. This call goes on; to wait without its slot, use `released`, in which this may be said too.
 
         Raises:
             ConfigError: `retry_after` is no finite number of at least 0 seconds.
@@ -82,11 +88,9 @@ class Slot:
         seconds = 1.0 if retry_after is None else timeout("retry_after", retry_after)
         if not 0 <= seconds < math.inf:
             raise ConfigError(f"retry_after must be a finite number of at least 0 seconds or None, got {retry_after!r}")
-        if self._call.state == RUNNING:
+        if self._call.state not in (GONE, LENT_ON):
             home = self._call.home
-            now = home.clock()
-            home.governor.throttled(now + seconds)
-            home.settle(now)
+            _on_loop(home, partial(_throttle, home, home.clock() + seconds))
 
     @property
     def should_yield(self) -> bool:
@@ -144,6 +148,20 @@ async def released() -> AsyncIterator[None]:
     call = active_call()
     async with nullcontext() if call is None else slot_of(call).released():
         yield
+
+
+def _on_loop(home: Dispatcher, action: Callable[[], None]) -> None:
+    """Do it now; or in the loop's next pass, for a `slot_from_thread` block, whose thread may not touch the core."""
+    if get_ident() == home.thread:
+        action()
+    elif home.loop is not None:
+        with suppress(RuntimeError):  # the loop is closed, and the call has ended with it
+            home.loop.call_soon_threadsafe(action)
+
+
+def _throttle(home: Dispatcher, until: float) -> None:
+    home.governor.throttled(until)
+    home.settle(home.clock())
 
 
 def slot_of(call: Call) -> Slot:

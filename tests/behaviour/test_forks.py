@@ -223,3 +223,46 @@ def test_a_thread_of_a_forked_child_never_waits_for_the_parents_loop() -> None:
     )
 
     assert answer.startswith("SchedulerMisuse: the event loop of scheduler 'shared' was closed before the batch call")
+
+
+def test_in_a_child_a_policy_that_observes_starts_without_the_parents_calls() -> None:
+    found = _answers("""
+        from llm_traffic_scheduler import Decision
+
+        class Hears:
+            unfinished, resets = set(), 0
+            def reset(self):
+                self.unfinished = set()
+                self.resets += 1
+            def advance(self, now, signals): ...
+            def decide(self, now, signals):
+                return Decision(1)
+            def observe(self, now, event):
+                if type(event).__name__ == "Arrived":
+                    self.unfinished.add(event.call)
+                elif type(event).__name__ == "Ended":
+                    self.unfinished.remove(event.call)
+
+        heard = Hears()
+        scheduler.configure(policy=heard)
+
+        def child():
+            before = len(heard.unfinished)
+            found = asyncio.new_event_loop().run_until_complete(slots())
+            return [before, found, len(heard.unfinished), scheduler.snapshot().policy_faults]
+
+        async def main():
+            gate = asyncio.Event()
+            tasks = [asyncio.create_task(scheduler.submit("interactive", gate.wait)) for _ in range(3)]
+            for _ in range(5):
+                await asyncio.sleep(0)
+            answer = in_child(child)
+            here = len(heard.unfinished)
+            gate.set()
+            await asyncio.gather(*tasks)
+            return [answer, here, len(heard.unfinished), scheduler.snapshot().policy_faults]
+
+        print(json.dumps(asyncio.run(main())))
+        """)
+
+    assert found == [[0, 2, 0, 0], 3, 0, 0]

@@ -20,6 +20,7 @@ from llm_traffic_scheduler import CallFinished, CallRejected, Event, FixedPolicy
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.property.families_programs import Block, Pick, Visit, call_step, run_task
 from tests.property.families_slots import check_slots
+from tests.property.hearing import Hearing
 from tests.property.world import Records
 
 __all__ = ["Families", "Step", "closing", "draw_settings", "draw_step", "drawn", "play"]
@@ -34,7 +35,9 @@ class Families:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.loop = VirtualTimeLoop()
         self.settings = {name: value for name, value in settings.items() if name != "listening"}
-        self.scheduler = TrafficScheduler(**self.settings)
+        self.hearing = Hearing()
+        self.scheduler = TrafficScheduler(**self.hearing.around(self.settings))
+        self.hearing.scheduler = self.scheduler
         self.heard: Counter[tuple[str, str]] | None = Counter() if settings["listening"] else None
         if self.heard is not None:
             self.scheduler.add_listener(self.listen)
@@ -146,7 +149,7 @@ class Families:
         self.scheduler.configure(**changes)
 
     def do_limit(self, limit: int | None) -> None:
-        self.scheduler.configure(policy=None if limit is None else FixedPolicy(limit))
+        self.scheduler.configure(**self.hearing.around({"policy": None if limit is None else FixedPolicy(limit)}))
 
     def do_pause(self, kind: Any) -> None:
         self.scheduler.pause(kind)
@@ -177,6 +180,7 @@ class Families:
 
     def check(self) -> None:
         self.scheduler.check()
+        self.hearing.check()
         snapshot = self.scheduler.snapshot()
         assert snapshot.running <= max(self.highest_cap, self.ran_before)
         self.highest_cap, self.ran_before = self.settings["max_concurrency"], snapshot.running
@@ -222,6 +226,7 @@ class Families:
         self.do_pass(3)
         for task in self.tasks:
             assert task.cancelled() or task.exception() is None, task.exception()
+        self.hearing.check_end()
         assert self.scheduler.calls() == ()
         assert self.scheduler._home.admission.idle
         assert not self.scheduler._home.admission.aside

@@ -1,7 +1,7 @@
 """The asyncio shell under arbitrary interleavings of everything that can be done to it.
 
-Keeps promises 3, 6, 8, 11 to 16, 21 to 24 and 33 of SEMANTICS.md, and the caps of 3 and 5, after every step; and that
-the same steps give the same run.
+Keeps promises 3, 6, 8, 11 to 16, 21 to 24 and 33 of SEMANTICS.md, and the caps of 3 and 5, after every step; that a
+policy that observes knows who is unfinished; and that the same steps give the same run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ WHICH = st.integers(0, 1000)
 WAYS = st.sampled_from(
     [
         *["waits"] * 6,
-        *["sleeps"] * 2,
+        "sleeps",
+        "streams",
+        "is throttled",
         "returns at once",
         "raises before it awaits",
         "returns nothing to await",
@@ -141,6 +143,7 @@ class Shell(RuleBasedStateMachine):
 
     @initialize(
         listening=st.booleans(),
+        hearing=st.booleans(),
         bounds=bounds(),
         law=laws(),
         window=st.sampled_from([1.0, 4.0]),
@@ -150,6 +153,7 @@ class Shell(RuleBasedStateMachine):
     def build(
         self,
         listening: bool,
+        hearing: bool,
         bounds: dict[str, int],
         law: dict[str, Any],
         window: float,
@@ -159,6 +163,7 @@ class Shell(RuleBasedStateMachine):
         self.closing = closing
         self.start: dict[str, Any] = {
             "listening": listening,
+            "hearing": hearing,
             **bounds,
             **law,
             "window": window,

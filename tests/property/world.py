@@ -15,6 +15,7 @@ from typing import Any
 from llm_traffic_scheduler import CallInfo, CloseReport, SchedulerSnapshot, TrafficScheduler, current_slot
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.ledger import assert_accounted
+from tests.property.hearing import Hearing
 from tests.property.world_jobs import KINDS, Boom, Job, Kind
 from tests.property.world_listener import Told
 
@@ -48,10 +49,13 @@ class Records(logging.Handler):
 class World:
     """A scheduler, its loop and its jobs. Every method that begins with `do_` is a step."""
 
-    def __init__(self, listening: bool, **settings: Any) -> None:
+    def __init__(self, listening: bool, hearing: bool = False, **settings: Any) -> None:
         self.loop = VirtualTimeLoop()
         self.settings = settings
-        self.scheduler = TrafficScheduler(**settings)
+        self.hearing = Hearing() if hearing else None
+        self.scheduler = TrafficScheduler(**(settings if self.hearing is None else self.hearing.around(settings)))
+        if self.hearing is not None:
+            self.hearing.scheduler = self.scheduler
         self.jobs: list[Job] = []
         self.others: list[asyncio.Task[Any]] = []
         self.inside = dict.fromkeys(KINDS, 0)
@@ -121,7 +125,7 @@ class World:
         self.highest_cap = max(self.highest_cap, self.settings["max_concurrency"])
         if changes.get("policy") is not None:
             self.settings.update(interactive_rps_threshold=None, interactive_p95_threshold=None, smoothing=None)
-        self.scheduler.configure(**changes)
+        self.scheduler.configure(**(changes if self.hearing is None else self.hearing.around(changes)))
 
     def do_pause(self, kind: Kind, soon: bool) -> None:
         self._at(soon, lambda: self.scheduler.pause(kind))
@@ -177,6 +181,8 @@ class World:
 
     def check(self) -> None:
         self.scheduler.check()
+        if self.hearing is not None:
+            self.hearing.check()
         snapshot = self.scheduler.snapshot()
         self._each_job_inside_has_a_slot(snapshot)
         # More than the cap only where it was lowered, and then nothing starts.
@@ -258,6 +264,8 @@ class World:
         assert_accounted(totals, Counter(job.outcome for job in jobs), sum(job.calls for job in jobs), met)
 
     def _nothing_is_left(self) -> None:
+        if self.hearing is not None:
+            self.hearing.check_end()
         snapshot = self.scheduler.snapshot()
         assert (snapshot.running, snapshot.interactive_queued, snapshot.batch_queued) == (0, 0, 0)
         assert self.scheduler.calls() == ()

@@ -95,7 +95,11 @@ class Job:
         if not self.alive:
             return 0
         runs = self.calls == 1
-        return (self.patience is not None) + (runs and self.way == "sleeps") + (runs and self.run_timeout is not None)
+        return (
+            (self.patience is not None)
+            + (runs and self.way in ("sleeps", "streams"))
+            + (runs and self.run_timeout is not None)
+        )
 
     @property
     def queue_deadline(self) -> float:
@@ -201,8 +205,17 @@ class Job:
         return self.name
 
     async def _work(self) -> None:
+        slot = current_slot()
+        assert slot is not None
         if self.way == "sleeps":
             await asyncio.sleep(self.lasts)
+        elif self.way == "streams":
+            slot.first_token()
+            await asyncio.sleep(self.lasts)
+            slot.tokens(3)
+        elif self.way == "is throttled":
+            slot.throttled(self.lasts)
+            await self.gate.wait()
         elif self.way == "waits":
             await self.gate.wait()
         elif self.way == "swallows cancellation":

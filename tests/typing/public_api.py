@@ -14,6 +14,8 @@ from functools import partial
 from typing import Literal, assert_never, assert_type
 
 from llm_traffic_scheduler import (
+    AdaptivePolicy,
+    Arrived,
     Calibration,
     CalibrationPoint,
     CallFinished,
@@ -23,8 +25,10 @@ from llm_traffic_scheduler import (
     CallStarted,
     CloseReport,
     Decision,
+    Ended,
     Event,
     ExternalPolicy,
+    FirstToken,
     FixedPolicy,
     Gauge,
     GaugeReading,
@@ -32,6 +36,7 @@ from llm_traffic_scheduler import (
     LimitChanged,
     LimitPolicy,
     LimitRecord,
+    ObservingPolicy,
     PressurePolicy,
     QueueFull,
     QueueTimeout,
@@ -132,6 +137,10 @@ async def a_slot_is_what_the_block_gets() -> None:
         slot.first_token()
         slot.tokens(3)
         slot.tokens("three")  # type: ignore[arg-type]
+        slot.throttled()
+        slot.throttled(20)
+        slot.throttled(retry_after=None)
+        slot.throttled("20")  # type: ignore[arg-type]
         slot.label = "other"  # type: ignore[misc]
     assert_type(current_slot(), Slot | None)
 
@@ -284,6 +293,7 @@ class Headroom:
     def decide(self, now: float, signals: Signals) -> Decision:
         assert_type((signals.rps, signals.p95, signals.ttft_p95), tuple[float, float, float | None])
         assert_type((signals.interactive_running, signals.batch_queued), tuple[int, int])
+        assert_type((signals.pace, signals.throttled_until, signals.slice_length), tuple[float | None, float, float])
         return Decision(signals.batch_max - signals.interactive_running, reason="headroom", valid_until=now + 1)
 
 
@@ -347,6 +357,39 @@ def laws_can_be_tried_beside_another() -> None:
 
     Shadow()  # type: ignore[call-arg]
     Shadow(FixedPolicy(3), Forgetful())  # type: ignore[arg-type]
+
+
+class Listens(Headroom):
+    """It may hear of single calls beside."""
+
+    def observe(self, now: float, event: Arrived | FirstToken | Ended) -> None:
+        match event:
+            case Arrived():
+                assert_type(event.call, int)
+            case FirstToken():
+                assert_type((event.call, event.elapsed), tuple[int, float])
+            case Ended():
+                assert_type((event.latency, event.first_token, event.tokens), tuple[float, float | None, int])
+                assert_type(event.outcome, Literal["completed", "failed", "cancelled", "timed_out", "rejected"])
+            case _:
+                assert_never(event)
+
+
+class ListensToArrivals(Headroom):
+    def observe(self, now: float, event: Arrived) -> None: ...
+
+
+def a_policy_that_observes_is_one_of_its_own_kind() -> None:
+    laws: list[ObservingPolicy] = [Listens(), AdaptivePolicy(p95_target=1.0), AdaptivePolicy()]
+    TrafficScheduler(max_concurrency=8, policy=laws[0])
+    scheduler.configure(policy=AdaptivePolicy(ttft_target=0.5, pace_target=0.05))
+    observing: ObservingPolicy = Headroom()  # type: ignore[assignment]
+    observing = ListensToArrivals()  # type: ignore[assignment]
+    del observing
+
+    AdaptivePolicy("1.0")  # type: ignore[arg-type]
+    Arrived(call=3).call = 4  # type: ignore[misc]
+    Ended(outcome="lost")  # type: ignore[arg-type]
 
 
 def wrong_settings_are_refused() -> None:

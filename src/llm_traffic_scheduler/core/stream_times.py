@@ -32,7 +32,7 @@ class StreamTimes:
         self._paces.completed(now, seconds_per_token)
 
     def advance(self, now: float) -> None:
-        """Let go what has left the window by `now`: until then `next_change` is when it left."""
+        """Let go what has left the window by `now`: afterwards `next_change` is later than that."""
         self._first_tokens.advance(now)
         self._paces.advance(now)
 
@@ -43,6 +43,13 @@ class StreamTimes:
             first_tokens.p95 if first_tokens.sample_count else None,
             paces.p95 if paces.sample_count else None,
         )
+
+    def resized(self, window: float, now: float) -> StreamTimes:
+        """The same over a window of another length: what still fits in it."""
+        other = StreamTimes(window)
+        other._first_tokens = self._first_tokens.resized(window, now)
+        other._paces = self._paces.resized(window, now)
+        return other
 
     def next_change(self) -> float:
         """When the next sample leaves the window; infinity if none is in it."""

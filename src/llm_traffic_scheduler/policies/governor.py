@@ -132,10 +132,11 @@ class Governor:
         self.slice_end = -math.inf
         self.forget()
 
-    def set_window(self, window: SlidingWindowMetrics) -> None:
+    def set_window(self, window: SlidingWindowMetrics, now: float) -> None:
         """Look at `window` from now on."""
         self.window = window
-        self.streams = None
+        if self.streams is not None:
+            self.streams = self.streams.resized(window.length, now)
         self.slice_end = -math.inf
         self.forget()
 
@@ -165,6 +166,8 @@ class Governor:
     def tell(self, now: float, event: Observation) -> None:
         """Let the policy know of a single call; only if it has `observe`."""
         assert self.observe is not None
+        if now >= self.slice_end:
+            self.roll(now)
         self.fresh, self.asking = False, True
         try:
             self.observe(now, event)

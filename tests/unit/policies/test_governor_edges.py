@@ -17,7 +17,7 @@ def test_another_window_is_looked_at_from_its_first_event_on() -> None:
     house = House(Asked())
     house.arrived(1.0)
 
-    house.governor.set_window(house.governor.window.resized(2 * WINDOW, 1.0))
+    house.governor.set_window(house.governor.window.resized(2 * WINDOW, 1.0), 1.0)
     assert house.governor.limit(1.05) == 4
 
     assert house.governor.window.length == 2 * WINDOW
@@ -30,7 +30,7 @@ def test_another_window_makes_the_governor_ask_again() -> None:
     house.arrived(1.0)
     house.governor.limit(1.0)
 
-    house.governor.set_window(house.governor.window.resized(WINDOW / 2, 1.0))
+    house.governor.set_window(house.governor.window.resized(WINDOW / 2, 1.0), 1.0)
     house.governor.limit(1.0)
 
     assert policy.decided == [1.0, 1.0]
