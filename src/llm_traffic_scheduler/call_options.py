@@ -11,13 +11,14 @@ from typing import TypedDict
 
 from .call import Call, Extras
 from .core.checks import number, text_or_none, timeout
-from .errors import ConfigError
+from .errors import ConfigError, SchedulerMisuse
+from .preemption import Preemptible
 from .settings import Settings
 from .surroundings import Scope, tenant_in_force
 from .traffic import options_in_force
 from .work import Kind, kind_name
 
-__all__ = ["CallOptions", "check_options", "parse", "refuse_unknown"]
+__all__ = ["CallOptions", "check_options", "parse", "refuse_preemptible", "refuse_unknown"]
 
 
 class CallOptions(TypedDict, total=False):
@@ -29,6 +30,7 @@ class CallOptions(TypedDict, total=False):
     label: str | None
     observe: bool
     tenant: str | None
+    preemptible: bool
 
 
 def parse(call: Call, options: CallOptions, defaults: Settings, around: Call | Scope | None) -> float:
@@ -58,10 +60,25 @@ def parse(call: Call, options: CallOptions, defaults: Settings, around: Call | S
     if type(priority) is not int:  # an int may be larger than any float
         priority = number("priority", priority)
     call.priority = priority
-    if not isinstance(observe := options.get("observe", True), bool):
-        raise ConfigError(f"observe must be True or False, got {observe!r}")
-    call.observed = call.interactive and observe
+    call.observed = _flag("observe", options.get("observe", True)) and call.interactive
+    if _flag("preemptible", options.get("preemptible", False)) and not call.interactive:
+        call.more().preemptible = Preemptible()
     return waits
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def refuse_preemptible(options: CallOptions, where: str) -> None:
+    """Raise SchedulerMisuse for a block that is to be preempted, which nobody can run again; `where` is its door."""
+    if options.get("preemptible"):
+        raise SchedulerMisuse(
+            f"{where}() cannot run its block again, and a preempted call is run again: "
+            'make the block a function and write submit("batch", function, preemptible=True)'
+        )
 
 
 def refuse_unknown(options: CallOptions) -> None:

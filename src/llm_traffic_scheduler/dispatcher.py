@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from threading import get_ident
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from . import nested, refusals
 from .call import Call, Extras, Verdict, running_task
@@ -29,6 +29,9 @@ from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
 from .settings import Settings
 from .snapshot import Tally
+
+if TYPE_CHECKING:
+    from .preemption import Preemption
 
 __all__ = ["LOOKUP_IS_DEAR", "Dispatcher"]
 
@@ -83,6 +86,7 @@ class Dispatcher:
         self.warned: set[Call] = set()  # those of them that have warned of a circle, and wait still
         # A timer would keep, and run in, the context of whichever call happened to arm it.
         self._context = Context()
+        self.preemption: Preemption | None = None  # made for the first call that may be preempted
         self.attentive = False
         self.look_after()
 
@@ -148,8 +152,8 @@ class Dispatcher:
         if task is not None:
             call.base = task.cancelling()
 
-    def begin_with(self, call: Call, extras: Extras) -> None:
-        """What those that have extras need as they begin to run.
+    def begin_with(self, call: Call, extras: Extras) -> bool:
+        """What those that have extras need as they begin to run. True: it may be preempted, and run more than once.
 
         Raises:
             CallAborted: close() ran out of patience between the grant and the wake-up.
@@ -158,6 +162,7 @@ class Dispatcher:
             self.reap(call)
             raise call.overruled()
         self.start_run_timer(call, extras)
+        return extras.preemptible is not None
 
     def start_run_timer(self, call: Call, extras: Extras) -> None:
         """Interrupt the call when it has run as long as it may, if there is a bound."""
@@ -375,6 +380,8 @@ class Dispatcher:
         self.settle(max(now, self._due))
 
     def _attend(self) -> None:
+        if self.preemption is not None:
+            self.preemption.look()
         if self._idle_waiters and self.admission.idle:
             self._idle_waiters.tell()
             self.look_after()
@@ -382,7 +389,8 @@ class Dispatcher:
 
     def look_after(self) -> None:
         """Note whether somebody has to hear of changes; for when listeners come or go."""
-        self.attentive = bool(self.listeners.callbacks or self._idle_waiters)
+        preempts = self.preemption is not None and self.preemption.watching
+        self.attentive = bool(preempts or self.listeners.callbacks or self._idle_waiters)
 
     def when_idle(self) -> asyncio.Future[None]:
         """A future that is done once nothing runs and nothing waits."""
