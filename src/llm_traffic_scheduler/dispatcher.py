@@ -175,6 +175,7 @@ class Dispatcher:
     def complete(self, call: Call) -> None:
         """Take the slot back from a call that succeeded, exactly once, and hand it on."""
         if call.state != RUNNING or call.extras is not None:
+            call.settle_cancels()
             self.finish(call, "completed")
             return
         now = self.clock()
@@ -211,7 +212,6 @@ class Dispatcher:
 
     def finish(self, call: Call, outcome: Outcome) -> None:
         """Take the slot back, exactly once, and hand it on; unless another call still uses it."""
-        call.settle_cancels()
         if call.state != RUNNING:
             if call.gave_way:  # its code has ended, and left a `released()` block open
                 self.reap(call)

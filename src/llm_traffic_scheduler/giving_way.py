@@ -144,7 +144,9 @@ async def _come_back(outermost: Call) -> None:
     try:
         await outermost.waiter
     except BaseException as error:
+        task = outermost.task
         home.quit(outermost, error)
+        outermost.task = task  # whoever ends the call takes our cancels back from it
         raise
     if outermost.state != RUNNING:  # it has ended meanwhile: an async generator, say, that was closed elsewhere
         return
