@@ -27,7 +27,8 @@ from llm_traffic_scheduler import (
     released,
     traffic,
 )
-from tests.behaviour.doors import assert_whole, outcome, start
+from tests.behaviour.doors import assert_whole, outcome, start, through_submit
+from tests.behaviour.preempted_plays import PREEMPTED_PLAYS
 from tests.support import Held, account, hold, make_scheduler, noop, now, settle
 
 
@@ -859,3 +860,13 @@ async def test_a_partial_a_lambda_and_a_method_are_called_again() -> None:
         await settle()
         work.gate.set()
         assert (await task, work.runs) == ("done", 2)
+
+
+@pytest.mark.parametrize("name", PREEMPTED_PLAYS)
+async def test_in_the_plays_somebody_is_preempted_unless_their_names_say_otherwise(name: str) -> None:
+    played = PREEMPTED_PLAYS[name].stage(through_submit)
+    await PREEMPTED_PLAYS[name].perform(played)
+
+    nobody = ("is to be preempted", "without its slot", "while a preempted call cleans up")
+    expected = not any(words in name for words in nobody)
+    assert (preempted(played.scheduler) > 0) == expected
