@@ -60,16 +60,15 @@ def parse(call: Call, options: CallOptions, defaults: Settings, around: Call | S
     if type(priority) is not int:  # an int may be larger than any float
         priority = number("priority", priority)
     call.priority = priority
-    call.observed = _flag("observe", options.get("observe", True)) and call.interactive
-    if _flag("preemptible", options.get("preemptible", False)) and not call.interactive:
-        call.more().preemptible = Preemptible()
+    if not isinstance(observe := options.get("observe", True), bool):
+        raise ConfigError(f"observe must be True or False, got {observe!r}")
+    call.observed = call.interactive and observe
+    if (preemptible := options.get("preemptible", False)) is not False:
+        if preemptible is not True:
+            raise ConfigError(f"preemptible must be True or False, got {preemptible!r}")
+        if not call.interactive:
+            call.more().preemptible = Preemptible()
     return waits
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} must be True or False, got {value!r}")
-    return value
 
 
 def refuse_preemptible(options: CallOptions, where: str) -> None:
