@@ -538,6 +538,26 @@ async def test_time_without_a_slot_is_no_loss() -> None:
     job.cancel()
 
 
+async def test_what_it_did_before_it_gave_its_slot_up_would_be_lost_too() -> None:
+    scheduler = slots(4)
+
+    async def works_outside() -> None:
+        await asyncio.sleep(3.0)
+        async with released():
+            await asyncio.sleep(17.0)
+        await asyncio.sleep(1000)
+
+    await busy(scheduler, 2)
+    job = start(scheduler.submit("batch", works_outside, preemptible=True))
+    await asyncio.sleep(21.0)
+    person = hold(scheduler)  # of 46 slot-seconds, 2.3 may be lost, and four would be
+    await settle()
+
+    assert not person.started
+    assert account(scheduler, "batch").preempted == 0
+    job.cancel()
+
+
 async def test_what_is_left_afterwards_is_nothing() -> None:
     scheduler = slots(3)
     jobs = await busy(scheduler, 2, lasts=1.0)

@@ -12,8 +12,9 @@ the simulation, which does not notice and computes preempted calls to their ends
 calls have lengths in tokens, and take as long as what runs beside them makes them.
 
 What is lost is measured from outside, from begin to end of each run of the batch function, cleaning up included:
-in the whole run, and in the worst 60 s of it. "gap" is the longest time from the end of a preempted run to the next
-start of an interactive call, if one waited then: the reach is 0, the same pass of the loop or the next.
+in the whole run, and in the worst 60 s before such an end; the reach is a twentieth. "gap" is the longest time from
+the end of a preempted run to the next start of an interactive call, if one waited then: the reach is 0, the same pass
+of the loop or the next.
 """
 
 from __future__ import annotations
@@ -78,10 +79,14 @@ class Run:
     most: int = 0
 
     def share_lost(self, since: float, until: float) -> float:
-        """Of the batch slot-seconds in between."""
-        parts = [(max(0.0, min(end, until) - max(begin, since)), lost) for begin, end, lost in self.runs]
-        taken = sum(seconds for seconds, _ in parts)
-        return sum(seconds for seconds, lost in parts if lost) / taken if taken else 0.0
+        """Of the batch slot-seconds in between, what preempted runs that ended in between have had."""
+        taken = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end, _ in self.runs)
+        return sum(end - begin for begin, end, lost in self.runs if lost and since < end <= until) / taken
+
+    def worst(self, since: float) -> float:
+        """The highest share of a minute that ends when a preempted run does."""
+        ends = {end for _, end, lost in self.runs if lost and end >= since}
+        return max((self.share_lost(end - MINUTE, end) for end in ends), default=0.0)
 
     def gap(self) -> float:
         """The longest time from a preempted run's end to the next start of an interactive call."""
@@ -163,9 +168,8 @@ def line(setup: Setup, seconds: float, seeds: int) -> str:
         waits = [wait for run in runs for wait in run.waits]
         cells.append(f"{statistics.fmean(waits):8.2f} {quantile(waits, 0.95):6.2f} {max(waits):6.2f}")
     with_it = arms[True]
-    times = [WARM_UP + offset for offset in range(0, int(seconds - MINUTE) + 1, 5)]
     whole = statistics.fmean(run.share_lost(WARM_UP, WARM_UP + seconds) for run in with_it)
-    worst = max(run.share_lost(time, time + MINUTE) for run in with_it for time in times)
+    worst = max(run.worst(WARM_UP) for run in with_it)
     done = sum(run.batch_ends for run in with_it) / sum(run.batch_ends for run in arms[False])
     per_minute = sum(run.preempted for run in with_it) / (seeds * (seconds + WARM_UP) / MINUTE)
     most, gap = max(run.most for run in with_it), max(run.gap() for run in with_it)

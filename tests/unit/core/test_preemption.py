@@ -104,6 +104,17 @@ def test_nobody_is_looked_at_beyond_those_that_are_chosen() -> None:
     assert looked_at == [0, 1]
 
 
+def test_a_clock_that_steps_back_counts_nothing_twice() -> None:
+    time = BatchTime()
+    time.advance(100.0, 2)
+    time.advance(110.0, 2)
+    time.advance(105.0, 2)
+    time.advance(111.0, 2)
+    time.check()
+
+    assert time.taken(111.0) == 22.0
+
+
 def test_sixty_two_slices_are_all_that_is_kept() -> None:
     time = BatchTime()
 
