@@ -134,8 +134,6 @@ class Preemption:
         """Stop those that have to make room."""
         self._called = False
         home = self._home
-        if home.abandoned or self._stopping:
-            return
         now, admission = home.clock(), home.admission
         if admission.paused:
             return  # who may not start needs no room, and who may not start again keeps his
@@ -163,7 +161,7 @@ class Preemption:
 def _may_stop(call: Call) -> bool:
     """The call has a slot of its own and alone, it is no part of another, and nobody else is about to end it."""
     extras, nesting, task = call.extras, call.nesting, call.task
-    if call.state != RUNNING or extras is None or extras.verdict is not None:
+    if extras is None or extras.verdict is not None:
         return False
     if nesting is not None and (nesting.lender is not None or nesting.guest is not None):
         return False

@@ -638,6 +638,22 @@ async def test_it_works_on_every_loop() -> None:
     await assert_whole(scheduler)
 
 
+async def test_one_that_begins_while_people_wait_is_stopped_for_them() -> None:
+    scheduler = slots(3)
+    hold(scheduler, "batch")
+    hold(scheduler)
+    first = hold(scheduler, "batch")
+    await settle()
+    job = Job(scheduler)
+    await settle()
+    first.release()  # the slot is the job's in the next pass, in which somebody comes for it
+    person = hold(scheduler)
+    await settle()
+
+    assert person.started
+    assert (len(job.began), len(job.stopped)) == (1, 1)
+
+
 async def test_who_comes_back_after_a_decision_that_found_nobody_can_be_stopped_by_the_next() -> None:
     scheduler = slots(3)
     job, other = await busy(scheduler, 2, preemptible=False)

@@ -187,16 +187,27 @@ async def test_a_cancel_of_the_callers_in_the_same_pass_wins(first: str) -> None
     assert waiting.started
 
 
-async def test_who_is_being_cancelled_anyway_is_not_stopped_and_neither_is_the_next() -> None:
-    scheduler = make_scheduler(max_concurrency=4)
-    hold(scheduler)
-    works = [Work() for _ in range(3)]
-    tasks = [await run(scheduler, work) for work in works]
-    tasks[2].cancel()
-    waiting = await person(scheduler)
+async def test_who_cleans_up_after_a_cancel_of_the_callers_is_not_disturbed() -> None:
+    scheduler, _ = await stage()
+    cleaned: list[float] = []
 
-    assert waiting.started
-    assert tasks[2].cancelled()
+    async def wait() -> None:
+        try:
+            await work.gate.wait()
+        finally:
+            await asyncio.sleep(1.0)
+            cleaned.append(now())
+
+    work = Work(wait)
+    task = await run(scheduler, work)
+    task.cancel()
+    await settle()
+    waiting = await person(scheduler)
+    assert not waiting.started
+    await asyncio.sleep(1.0)
+    await settle()
+
+    assert (task.cancelled(), cleaned, waiting.started) == (True, [1.0], True)
     assert preempted(scheduler) == 0
 
 
@@ -550,7 +561,67 @@ async def test_a_tenant_at_its_bound_is_no_reason_to_stop_anybody() -> None:
     assert waiting.started
 
 
+async def test_for_those_whose_tenant_is_at_its_bound_nobody_is_stopped_beside_the_rest() -> None:
+    scheduler = make_scheduler(max_concurrency=4, max_running_per_tenant=1)
+    hold(scheduler, tenant="x")
+    for tenant in ("1", "2", "3"):
+        _ = await run(scheduler, Work(), tenant=tenant)
+    people = [hold(scheduler, tenant=tenant) for tenant in ("x", "z")]
+    await settle()
+
+    assert [each.started for each in people] == [False, True]
+    assert preempted(scheduler) == 1
+
+
+async def test_a_call_that_went_on_after_its_run_timeout_is_not_told_again() -> None:
+    scheduler, _ = await stage()
+    heard: list[float] = []
+
+    async def wait() -> None:
+        try:
+            await work.gate.wait()
+        except asyncio.CancelledError:
+            task.uncancel()
+        try:
+            await work.gate.wait()
+        except asyncio.CancelledError:
+            heard.append(now())
+            raise
+
+    work = Work(wait)
+    task = await run(scheduler, work, run_timeout=1e-9)
+    await asyncio.sleep(1e-6)
+    waiting = await person(scheduler)
+    assert (waiting.started, heard) == (False, [])
+    work.gate.set()
+    assert await task == "done"
+
+
 # Calls inside of calls
+
+
+async def test_a_call_in_the_slot_of_a_parent_that_has_ended_is_left_alone() -> None:
+    scheduler, _ = await stage()
+    inner = Work()
+    children: list[asyncio.Task[str]] = []
+
+    async def leave_behind() -> None:
+        children.append(asyncio.create_task(scheduler.submit("batch", inner, preemptible=True)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    outer = start(scheduler.submit("batch", leave_behind))
+    await settle()
+    assert outer.done()
+    assert (inner.runs, scheduler.snapshot().batch_running) == (1, 2)
+    waiting = await person(scheduler)
+    assert not waiting.started
+    assert preempted(scheduler) == 0
+
+    inner.gate.set()
+    assert await children[0] == "done"
+    await settle()
+    assert waiting.started
 
 
 async def test_a_call_whose_slot_another_uses_is_left_alone() -> None:
