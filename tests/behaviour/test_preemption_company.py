@@ -9,6 +9,7 @@ import asyncio
 import functools
 import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ from llm_traffic_scheduler import (
     released,
     traffic,
 )
+from llm_traffic_scheduler.surroundings import active
 from tests.behaviour.doors import assert_whole, outcome, start, through_submit
 from tests.behaviour.preempted_plays import PREEMPTED_PLAYS
 from tests.support import Held, account, hold, make_scheduler, noop, now, settle
@@ -894,6 +896,81 @@ async def test_no_frame_of_a_run_that_was_stopped_is_kept() -> None:
     await settle()
     gate.set()
     await task
+
+
+class Payload:
+    """Something whose end is seen."""
+
+
+async def fail(payload: Payload) -> None:
+    await asyncio.sleep(0)
+    raise ConnectionError(payload)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_nothing_of_a_call_outlives_it_even_without_a_garbage_collector(again: bool) -> None:
+    scheduler, _ = await stage()
+    gate = asyncio.Event()
+
+    async def wait(payload: Payload) -> Payload:
+        await gate.wait()
+        return payload
+
+    async def caller(payload: Payload) -> None:
+        if again:
+            await scheduler.submit("batch", wait, payload, preemptible=True)
+        else:
+            await scheduler.submit("batch", lambda: asyncio.ensure_future(fail(payload)), preemptible=True)
+
+    async def one_call() -> weakref.ref[Payload]:
+        payload = Payload()
+        task = start(caller(payload))
+        await settle()
+        if again:
+            (await person(scheduler)).release()
+            assert preempted(scheduler) == 1
+            await settle()
+            gate.set()
+        await asyncio.wait([task])
+        return weakref.ref(payload)
+
+    gc.collect()
+    gc.disable()
+    try:
+        payload = await one_call()
+        await settle()
+        assert payload() is None
+    finally:
+        gc.enable()
+
+
+async def test_the_caller_is_outside_of_its_calls_afterwards_however_they_end() -> None:
+    scheduler, _ = await stage()
+
+    async def caller() -> None:
+        await scheduler.submit("batch", work, preemptible=True)
+        assert active.get() is None
+        with pytest.raises(ConnectionError):
+            await scheduler.submit("batch", fail, Payload(), preemptible=True)
+        assert active.get() is None
+
+    work = Work()
+    task = start(caller())
+    await settle()
+    (await person(scheduler)).release()
+    await settle()
+    work.gate.set()
+    await task
+    assert work.runs == 2
+
+
+async def test_what_cannot_be_awaited_is_refused() -> None:
+    scheduler = make_scheduler()
+    not_async: Any = len
+
+    with pytest.raises(SchedulerMisuse, match="returned int, which cannot be awaited"):
+        await scheduler.submit("batch", not_async, "abc", preemptible=True)
+    await assert_whole(scheduler)
 
 
 async def test_the_slot_is_none_while_the_call_waits_again() -> None:
