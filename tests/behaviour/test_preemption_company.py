@@ -361,7 +361,14 @@ async def test_each_run_has_the_whole_run_timeout() -> None:
     scheduler, _ = await stage()
     for _ in range(60):  # much has been had, so a second may be lost
         await scheduler.submit("batch", asyncio.sleep, 1.0, preemptible=True)
-    work = Work()
+
+    async def wait() -> None:
+        await asyncio.sleep(1.0)
+        async with released():
+            pass  # from here on two seconds are left
+        await work.gate.wait()
+
+    work = Work(wait)
     began = now()
     task = await run(scheduler, work, run_timeout=3.0)
     await asyncio.sleep(2.0)
@@ -691,6 +698,32 @@ async def test_a_child_that_came_while_it_ended_keeps_the_slot_and_the_call_runs
     await settle()
     outer.gate.set()
     assert (await task, await children[0], outer.runs) == ("done", "done", 3)
+
+
+async def test_a_run_in_the_same_slot_has_the_whole_run_timeout_too() -> None:
+    scheduler, _ = await stage()
+    inner = Work()
+
+    async def wait() -> None:
+        try:
+            await outer.gate.wait()
+        except asyncio.CancelledError:
+            if outer.runs == 1:
+                children.append(asyncio.create_task(scheduler.submit("batch", inner)))
+                await asyncio.sleep(1.0)
+            raise
+
+    children: list[asyncio.Task[str]] = []
+    outer = Work(wait)
+    task = await run(scheduler, outer, run_timeout=1.5)
+    await person(scheduler)
+    await asyncio.sleep(2.4)
+    assert (outer.runs, task.done()) == (2, False)
+    await asyncio.sleep(0.2)
+    assert await outcome(task) is RunTimeout
+
+    inner.gate.set()
+    assert await children[0] == "done"
 
 
 async def test_a_child_that_waits_for_its_slot_gets_it_when_it_is_back() -> None:
