@@ -17,6 +17,7 @@ from .events import Outcome
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
+    from .preemption import Preemptible
     from .slot import Slot
     from .surroundings import Scope
 
@@ -43,6 +44,7 @@ class Verdict(Enum):
     FULL = "full"
     TIMEOUT = "timeout"
     CLOSED = "closed"
+    PREEMPTED = "preempted"
 
 
 class Nesting:
@@ -67,6 +69,7 @@ class Extras:
         "label",
         "nesting",
         "own_cancels",
+        "preemptible",
         "run_left",
         "run_timeout",
         "run_timer",
@@ -88,12 +91,15 @@ class Extras:
         # Seconds in the queue until it last gave its slot up; None: it never did.
         self.waited_before: float | None = None
         self.nesting: Nesting | None = None
+        self.preemptible: Preemptible | None = None  # None: its function is called once
         self.undo: Token[Call | Scope | None] | None = None  # its block was left where its token could not be used
 
     def clear(self) -> None:
         """The call has ended."""
         self.slot = None  # slot -> call -> slot would be a cycle
         self.stop_timer()
+        if self.preemptible is not None:
+            self.preemptible.over()
 
     def stop_timer(self) -> None:
         """Nothing interrupts the run any more."""
@@ -223,7 +229,7 @@ class Call:
         """Cancel the run, from a loop callback only.
 
         Recorded first, so that on the way out our own cancels can be told from the caller's. Close
-        decides over a timeout.
+        decides over a timeout, and both over a preemption, which comes only to those that no other verdict is on.
         """
         if self.state != RUNNING and not self.gave_way:
             return
@@ -256,6 +262,11 @@ class Call:
             return RunTimeout(
                 f"{self.title} of scheduler {self.home.name!r} ran longer than {self.extras.run_timeout:.3g} s: "
                 "raise run_timeout, or let the call do less"
+            )
+        if self.extras.verdict is Verdict.PREEMPTED:
+            return CallAborted(
+                f"{self.title} of scheduler {self.home.name!r} was preempted, and lost its place before its function "
+                "had ended, by a checkpoint() or released() block that did not come back: submit it again"
             )
         return CallAborted(
             f"{self.title} had not ended when close() of scheduler {self.home.name!r} ran out of time: "

@@ -11,13 +11,14 @@ from typing import TypedDict
 
 from .call import Call, Extras
 from .core.checks import number, text_or_none, timeout
-from .errors import ConfigError
+from .errors import ConfigError, SchedulerMisuse
+from .preemption import Preemptible
 from .settings import Settings
 from .surroundings import Scope, tenant_in_force
 from .traffic import options_in_force
 from .work import Kind, kind_name
 
-__all__ = ["CallOptions", "check_options", "parse", "refuse_unknown"]
+__all__ = ["CallOptions", "check_options", "parse", "refuse_preemptible", "refuse_unknown"]
 
 
 class CallOptions(TypedDict, total=False):
@@ -29,6 +30,7 @@ class CallOptions(TypedDict, total=False):
     label: str | None
     observe: bool
     tenant: str | None
+    preemptible: bool
 
 
 def parse(call: Call, options: CallOptions, defaults: Settings, around: Call | Scope | None) -> float:
@@ -61,7 +63,21 @@ def parse(call: Call, options: CallOptions, defaults: Settings, around: Call | S
     if not isinstance(observe := options.get("observe", True), bool):
         raise ConfigError(f"observe must be True or False, got {observe!r}")
     call.observed = call.interactive and observe
+    if (preemptible := options.get("preemptible", False)) is not False:
+        if preemptible is not True:
+            raise ConfigError(f"preemptible must be True or False, got {preemptible!r}")
+        if not call.interactive:
+            call.more().preemptible = Preemptible()
     return waits
+
+
+def refuse_preemptible(options: CallOptions, where: str) -> None:
+    """Raise SchedulerMisuse for a block that is to be preempted, which nobody can run again; `where` is its door."""
+    if options.get("preemptible"):
+        raise SchedulerMisuse(
+            f"{where}() cannot run its block again, and a preempted call is run again: "
+            'make the block a function and write submit("batch", function, preemptible=True)'
+        )
 
 
 def refuse_unknown(options: CallOptions) -> None:

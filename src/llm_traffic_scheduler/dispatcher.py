@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from threading import get_ident
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from . import nested, refusals
 from .call import Call, Extras, Verdict, running_task
@@ -31,6 +31,9 @@ from .policies.governor import Governor
 from .settings import Settings
 from .snapshot import Tally
 from .watchman import Watchman
+
+if TYPE_CHECKING:
+    from .preemption import Preemption
 
 __all__ = ["LOOKUP_IS_DEAR", "Dispatcher"]
 
@@ -62,8 +65,7 @@ class Dispatcher:
         self.thread = get_ident()  # that of the loop, whenever it is asked for
         self.clock: Callable[[], float] = (lambda: 0.0) if loop is None else clock_of(loop)
         self.new_waiter: Callable[[], asyncio.Future[Verdict | None]] = future_maker(loop)
-        self.abandoned = False
-        self.lateness = 0.0
+        self.abandoned, self.lateness = False, 0.0
         self.governor = Governor(
             policy,
             SlidingWindowMetrics(settings.window),
@@ -86,6 +88,7 @@ class Dispatcher:
         self.warned: set[Call] = set()  # those of them that have warned of a circle, and wait still
         # A timer would keep, and run in, the context of whichever call happened to arm it.
         self._context = Context()
+        self.preemption: Preemption | None = None  # made for the first call that may be preempted
         self.attentive = False
         self.look_after()
 
@@ -153,8 +156,8 @@ class Dispatcher:
         if task is not None:
             call.base = task.cancelling()
 
-    def begin_with(self, call: Call, extras: Extras) -> None:
-        """What those that have extras need as they begin to run.
+    def begin_with(self, call: Call, extras: Extras) -> bool:
+        """What those that have extras need as they begin to run. True: it may be preempted, and run more than once.
 
         Raises:
             CallAborted: close() ran out of patience between the grant and the wake-up.
@@ -163,6 +166,7 @@ class Dispatcher:
             self.reap(call)
             raise call.overruled()
         self.start_run_timer(call, extras)
+        return extras.preemptible is not None
 
     def start_run_timer(self, call: Call, extras: Extras) -> None:
         """Interrupt the call when it has run as long as it may, if there is a bound."""
@@ -175,6 +179,7 @@ class Dispatcher:
     def complete(self, call: Call) -> None:
         """Take the slot back from a call that succeeded, exactly once, and hand it on."""
         if call.state != RUNNING or call.extras is not None:
+            call.settle_cancels()
             self.finish(call, "completed")
             return
         now = self.clock()
@@ -214,7 +219,6 @@ class Dispatcher:
 
     def finish(self, call: Call, outcome: Outcome) -> None:
         """Take the slot back, exactly once, and hand it on; unless another call still uses it."""
-        call.settle_cancels()
         if call.state != RUNNING:
             if call.gave_way:  # its code has ended, and left a `released()` block open
                 self.reap(call)
@@ -386,6 +390,8 @@ class Dispatcher:
         self.settle(max(now, self._due))
 
     def _attend(self) -> None:
+        if self.preemption is not None:
+            self.preemption.look()
         if self.idle_waiters and self.admission.idle:
             self.idle_waiters.tell()
             self.look_after()
@@ -393,7 +399,8 @@ class Dispatcher:
 
     def look_after(self) -> None:
         """Note whether somebody has to hear of changes; for when listeners come or go."""
-        self.attentive = bool(self.listeners.callbacks or self.idle_waiters)
+        preempts = self.preemption is not None and self.preemption.watching
+        self.attentive = bool(preempts or self.listeners.callbacks or self.idle_waiters)
 
     def when_idle(self) -> asyncio.Future[None]:
         """A future that is done once nothing runs and nothing waits."""

@@ -42,7 +42,7 @@ class CallQueued:
 class CallStarted:
     """The call has a slot; its function runs, or goes on, as soon as its task does.
 
-    Told again of a call that gave its slot up and has it back; `CallQueued` is not.
+    Told again of a call that gave its slot up and has it back, or was preempted and begins anew; `CallQueued` is not.
 
     Attributes:
         waited: seconds in the queue so far, as `Slot.waited`.

@@ -122,6 +122,8 @@ def _step_aside(outermost: Call) -> None:
         extras.waited_before = waited  # from here on `queued_at` is read, also by other threads
         extras.run_left -= now - each.started_at
         extras.stop_timer()
+        if extras.preemptible is not None:
+            extras.preemptible.step_aside(now)
         each.state = AWAY
     if outermost.nesting is None or outermost.nesting.lender is None:
         home.admission.give_up(outermost)
@@ -142,7 +144,9 @@ async def _come_back(outermost: Call) -> None:
     try:
         await outermost.waiter
     except BaseException as error:
+        task = outermost.task
         home.quit(outermost, error)
+        outermost.task = task  # whoever ends the call takes our cancels back from it
         raise
     if outermost.state != RUNNING:  # it has ended meanwhile: an async generator, say, that was closed elsewhere
         return
@@ -151,6 +155,8 @@ async def _come_back(outermost: Call) -> None:
     for each in sharing:
         each.state, each.queued_at, each.started_at = RUNNING, now, outermost.started_at
         extras = each.more()
+        if extras.preemptible is not None:
+            extras.preemptible.go_on(outermost.started_at)
         if extras.verdict is None:
             home.start_run_timer(each, extras)
     nested.pass_on(home, sharing[-1])

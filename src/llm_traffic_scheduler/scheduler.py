@@ -15,9 +15,9 @@ from functools import partial
 from types import CoroutineType, EllipsisType, TracebackType
 from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import nested, threads, wrapping
+from . import nested, preemption, threads, wrapping
 from .call import Call
-from .call_options import CallOptions, parse, refuse_unknown
+from .call_options import CallOptions, parse, refuse_preemptible, refuse_unknown
 from .circles import watch_for_circles
 from .core.admission import RUNNING
 from .core.checks import timeout as timeout_checked
@@ -143,7 +143,8 @@ class TrafficScheduler(LoopBound):
 
         Args:
             kind: "interactive" or "batch"; None: the one in force, see `traffic`.
-            coro_fn: a function that returns an awaitable; called at most once, and never if the call is refused.
+            coro_fn: a function that returns an awaitable; called at most once unless `preemptible`, and never if the
+                call is refused.
             priority: lower runs earlier within a kind; first come, first served among equals.
             queue_timeout: seconds to wait for a slot; 0 or less: now or not at all; infinity: no bound.
             run_timeout: seconds to run, above 0; then the function is cancelled. The slot stays taken until it has
@@ -152,6 +153,9 @@ class TrafficScheduler(LoopBound):
             observe: False keeps the call out of the window of interactive traffic.
             tenant: whose call it is; left out, that of the call or `traffic` block around it. Tenants whose calls wait
                 with equal priority take turns; calls without one are one tenant.
+            preemptible: True: it is safe to run the function again. A batch call may then be cancelled, twice at most,
+                when interactive calls wait for its slot; it waits in its old place, and its function is called again,
+                with a `run_timeout` of its own. What it had done is lost: no more than a twentieth of batch's time.
 
         Raises:
             QueueFull, QueueTimeout, SchedulerClosed: refused; the function was not called.
@@ -175,8 +179,8 @@ class TrafficScheduler(LoopBound):
                 raise
             if verdict is not None:
                 raise refusal(home, call, verdict)
-        if call.extras is not None:
-            home.begin_with(call, call.extras)
+        if call.extras is not None and home.begin_with(call, call.extras):
+            return await preemption.run(call, call.extras, coro_fn, args)
         call.task, token = current_task(home.loop), _enter(call)
         call.base = 0 if call.task is None else call.task.cancelling()
         try:
@@ -200,6 +204,7 @@ class TrafficScheduler(LoopBound):
         Options, errors and cancellation are those of `submit`.
         """
         refuse_unknown(options)
+        refuse_preemptible(options, "slot")
         return SlotContext(partial(self._admit, kind, options))
 
     # Further doors, each in a room of its own.

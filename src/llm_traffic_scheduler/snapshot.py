@@ -41,6 +41,7 @@ class KindTotals:
     """How the calls of one kind have ended since the scheduler was made.
 
     submitted = completed + failed + cancelled + timed_out + rejected + queued + running, at any instant.
+    `preempted` is how often calls were stopped to run again, which ends none of them.
     """
 
     submitted: int = 0

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack
 
 from .call import Call, Verdict
-from .call_options import CallOptions, check_options
+from .call_options import CallOptions, check_options, refuse_preemptible
 from .errors import SchedulerMisuse
 from .loop_future import LoopFuture, Visit
 from .surroundings import Scope, active, around, leave_block
@@ -90,6 +90,7 @@ def slot_from_thread(
     """
     is_interactive(kind, around())
     check_options(kind, options, scheduler._settings)
+    refuse_preemptible(options, "slot_from_thread")
     return ThreadSlot(scheduler, kind, options)
 
 

@@ -2,7 +2,7 @@
 
 `test_cancel_everywhere.py` and `tests/property/test_cancel_each_step.py` perform each of them again and again and
 cancel somebody at another moment each time. A new play is one more entry of PLAYS; those with calls inside of calls,
-and with calls that give way, are in `nested_plays.py`.
+and with calls that give way, are in `nested_plays.py`, those with preempted ones in `preempted_plays.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 from llm_traffic_scheduler import CallAborted, FixedPolicy, QueueFull, QueueTimeout, RunTimeout, SchedulerClosed
 from tests.behaviour.acts import NAMES, Play, arrive, both, close, configure, pause, release, resume
 from tests.behaviour.nested_plays import NESTED_PLAYS
+from tests.behaviour.preempted_plays import PREEMPTED_PLAYS
 from tests.behaviour.stage import Boom, Stage
 
 __all__ = ["PLAYS", "each_play"]
@@ -241,5 +242,6 @@ PLAYS: Final[Mapping[str, Play]] = {
         errors=(CallAborted, SchedulerClosed),
     ),
     **NESTED_PLAYS,
+    **PREEMPTED_PLAYS,
 }
 each_play: Final = pytest.mark.parametrize("play", PLAYS.values(), ids=list(PLAYS))

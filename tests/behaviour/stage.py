@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from llm_traffic_scheduler import CloseReport, Kind, SchedulerClosed, kind_in_force
 from llm_traffic_scheduler.call import Call
 from llm_traffic_scheduler.surroundings import active_call
-from tests.behaviour.doors import Door, assert_whole, outcome
+from tests.behaviour.doors import Door, assert_whole, outcome, through_submit
 from tests.ledger import assert_accounted
 from tests.support import account, armed_timers, noop, other_tasks, settle
 from tests.watched import Told, Watched, owed_to_calls_around, own_task, slot_owner, tell, tenants_remembered
@@ -50,6 +50,9 @@ class Stage:
         self._closed = False
         self._gates: dict[str, asyncio.Future[None]] = {}
         self._inside: list[Call] = []
+        self._at_work: set[str] = set()  # whose jobs are inside
+        self.runs: Counter[str] = Counter()  # how often each job was called
+        self._not_again: dict[str, int] = {}  # who was cancelled while it waited, and how often it had been called
         self._all_released = False
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.complaints.append(context))
         if listens:
@@ -76,10 +79,12 @@ class Stage:
     def _cancelled(self, task: Told) -> None:
         waiting = self._homes.keys() - self.started - self.outcomes.keys()
         self.cancelled_unstarted |= {name for name in waiting if self._homes[name] is task}
+        again = self.started - self._at_work - self.outcomes.keys()
+        self._not_again |= {name: self.runs[name] for name in again if self._homes[name] is task}
 
     def gate(self, name: str) -> asyncio.Future[None]:
         """What is opened by `release(name)`."""
-        if name not in self._gates:
+        if name not in self._gates or self._gates[name].cancelled():
             self._gates[name] = asyncio.get_running_loop().create_future()
             if self._all_released:
                 self._gates[name].set_result(None)
@@ -128,8 +133,11 @@ class Stage:
         if self._closed:
             self._late.add(name)
         work = JOBS[job] if isinstance(job, str) else job
+        if self._run is not through_submit:
+            options.pop("preemptible", None)  # a block is run once
+        often = 3 if options.get("preemptible") else 1
         try:
-            result = await self._run(self.scheduler, kind, self._job, name, work, **options)
+            result = await self._run(self.scheduler, kind, self._job, name, work, often, **options)
             assert result == name
             return name
         except BaseException as error:
@@ -141,9 +149,12 @@ class Stage:
             owed = task.cancels + owed_to_calls_around()
             assert task.cancelling() == owed, "our own cancels are not taken back, or one too many"
 
-    async def _job(self, name: str, work: Work) -> str:
-        assert name not in self.started, "called twice"
+    async def _job(self, name: str, work: Work, often: int) -> str:
+        assert name not in self._at_work, "called while it runs"
+        assert self.runs[name] < often, "called too often"
+        self.runs[name] += 1
         self.started.add(name)
+        self._at_work.add(name)
         call = active_call()
         assert call is not None
         assert call.kind == self._kinds[name]
@@ -154,6 +165,7 @@ class Stage:
             return name
         finally:
             self._inside.remove(call)
+            self._at_work.remove(name)
             if call.gave_way_once:
                 self.gave_way.add(name)
 
@@ -225,6 +237,7 @@ class Stage:
 
     def _check_endings(self, errors: tuple[type[BaseException], ...]) -> None:
         assert not self.cancelled_unstarted & self.started, "a call ran although it was cancelled while it waited"
+        assert all(self.runs[name] == runs for name, runs in self._not_again.items()), "and so did one that ran before"
         for name, task in self.tasks.items():
             assert task.done()
             if task.cancels and not task.swallowed:
@@ -247,6 +260,10 @@ class Stage:
         met = _cancelled(seen for name, seen in counted.items() if name not in called)
         assert_accounted(totals, Counter(counted.values()), len(called), met)
         assert totals.submitted == len(counted)
+        again = sum(self.runs[name] - 1 for name in self.started if self._kinds[name] == kind)
+        waiting = sum(name in self._not_again for name in counted)
+        assert again <= totals.preempted <= again + len(counted), (totals, self.runs)
+        assert totals.preempted == again or waiting or self._closed, (totals, self.runs)
 
 
 def _cancelled(outcomes: Iterable[str]) -> int:

@@ -984,3 +984,26 @@ async def test_a_call_that_comes_back_is_not_in_the_numbers_of_a_full_queue() ->
     other.release()
     await asyncio.gather(back, waiting)
     await assert_whole(scheduler)
+
+
+async def test_close_in_the_pass_in_which_a_call_has_its_slot_back_aborts_it() -> None:
+    scheduler = three_slots()
+    stays, steps = hold(scheduler, "batch"), Steps(scheduler)
+    held = await people(scheduler, 2)
+    await asyncio.sleep(1.5)
+    assert gauges(scheduler) == (2, 0, 1, 1)
+    closing = start(scheduler.close(timeout=5.0))
+    await settle()
+    held[1].release()
+    await asyncio.sleep(0)
+    assert gauges(scheduler) == (1, 0, 2, 0)
+    assert scheduler._shutdown is not None
+    scheduler._shutdown._interrupt()  # as its timer does, before the call knows of its slot
+    await settle()
+
+    with pytest.raises(CallAborted):
+        await steps.task
+    assert steps.task.cancelling() == 0
+    with pytest.raises(CallAborted):
+        await stays.task
+    await closing

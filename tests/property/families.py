@@ -21,7 +21,7 @@ from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.property.families_programs import Block, Pick, Visit, call_step, run_task
 from tests.property.families_slots import check_slots
 from tests.property.hearing import Hearing
-from tests.property.world import Records
+from tests.property.world import Records, forgive
 
 __all__ = ["Families", "Step", "closing", "draw_settings", "draw_step", "drawn", "play"]
 
@@ -34,7 +34,8 @@ class Families:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.loop = VirtualTimeLoop()
-        self.settings = {name: value for name, value in settings.items() if name != "listening"}
+        self.settings = {name: value for name, value in settings.items() if name not in ("listening", "lavish")}
+        self.lavish: bool = settings["lavish"]
         self.hearing = Hearing()
         self.scheduler = TrafficScheduler(**self.hearing.around(self.settings))
         self.hearing.scheduler = self.scheduler
@@ -52,6 +53,7 @@ class Families:
         self.highest_cap: int = settings["max_concurrency"]
         self.ran_before = 0
         self.living: list[Visit] = []
+        self.again: list[Visit] = []  # which we had told to stop, and which may run again
         self.complaints: list[object] = []
         self.loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
         self.records = Records()
@@ -79,7 +81,8 @@ class Families:
 
     def entered(self, visit: Visit) -> None:
         """The code of a call begins to run."""
-        self.living.append(visit)
+        if visit not in self.living:
+            self.living.append(visit)
         self.tell(visit.name, "began")
 
     def tell(self, what: object, how: object) -> None:
@@ -114,6 +117,22 @@ class Families:
         works = (stint,), (away,), (("family", "leaves them", ((stint,), (stint,)), ()),)
         for number in range(times):
             self.do_start((("call", kind, "submit", True, {}, works[number % len(works)]),))
+
+    def do_squeeze(self, batch: int, people: int, passes: int) -> None:
+        """Calls that may be preempted, some with children when they are stopped, and people for their slots."""
+        late: Step = ("call", None, "submit", True, {}, (("gate",),))
+        works = (
+            (("gate",),),
+            (("stint",),),
+            (("at last", (late,)),),
+            (("gate",), ("family", "leaves them", ((late,),), ())),
+        )
+        for number in range(batch):
+            work = works[(number + people) % len(works)]
+            self.do_start((("call", "batch", "submit", True, {"preemptible": True}, work),))
+        self.do_pass(passes)
+        for _ in range(people):
+            self.do_start((("call", "interactive", "submit", True, {}, (("gate",),)),))
 
     def do_cancel(self, aim: str, whose: tuple[int, ...], soon: bool) -> None:
         """`aim`: at tasks in which a slot has been given up, at those that were told to stop by us, or at any."""
@@ -179,6 +198,8 @@ class Families:
     # What must hold
 
     def check(self) -> None:
+        if self.lavish:
+            forgive(self.scheduler)
         self.scheduler.check()
         self.hearing.check()
         snapshot = self.scheduler.snapshot()
@@ -197,7 +218,9 @@ class Families:
             outermost = [visit for visit in self.living if visit.around is self.root and visit.kind == kind]
             assert sum(visit.inside for visit in outermost) <= running
         calls = {visit.call: visit for visit in self.living if visit.call is not None}
+        self.again = [visit for visit in self.again if visit.over and not visit.settled]
         returning = {call for call, visit in calls.items() if visit.given or visit.maybe}
+        returning |= {visit.call for visit in self.again if visit.call is not None}
         check_slots(self.scheduler._home, calls, returning)
         if self.deadline < self.loop.time():
             assert all(visit.stopping or visit.lost or visit.began >= self.deadline for visit in self.living)
@@ -281,6 +304,7 @@ def draw_settings(pick: Pick) -> dict[str, Any]:
         "max_queued_batch": pick((None, None, 1)),
         "close_timeout": None,
         "listening": pick((False, True)),
+        "lavish": pick((True, True, False)),
     }
 
 
@@ -300,7 +324,7 @@ def draw_step(pick: Pick) -> Step:
         ("pass",) * 6
         + ("start",) * 3
         + ("open",) * 8
-        + ("crowd", "crowd", "cancel", "cancel", "meet", "clock", "steer", "steer")
+        + ("crowd", "crowd", "squeeze", "squeeze", "squeeze", "cancel", "cancel", "meet", "clock", "steer", "steer")
     )
     if name == "pass":
         return name, pick((1, 1, 2))
@@ -316,6 +340,8 @@ def draw_step(pick: Pick) -> Step:
         return name, pick(range(10)), pick((1, 1, 2))
     if name == "crowd":
         return name, pick(("batch", "interactive")), pick((2, 1, 3, 4))
+    if name == "squeeze":
+        return name, pick((2, 3, 4)), pick((1, 2, 3, 4)), pick((1, 2))
     if name == "clock":
         return name, pick((0.25, 0.5, 1.0))
     name = pick(("limit", "configure", "limit", "pause", "resume", "resume"))

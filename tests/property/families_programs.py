@@ -57,8 +57,10 @@ def call_step(pick: Pick, depth: int = 3) -> tuple[Any, ...]:
         options["observe"] = False
     if pick((False, False, True)):
         options["tenant"] = pick(("a", "b"))
-    kind = pick(("batch", "batch", "interactive", None))
-    return "call", kind, pick(("submit", "slot")), pick((True, False)), options, _block(pick, depth - 1)
+    kind, through = pick(("batch", "batch", "interactive", None)), pick(("submit", "slot"))
+    if through == "submit" and pick((True, False, True)):
+        options["preemptible"] = True
+    return "call", kind, through, pick((True, False)), options, _block(pick, depth - 1)
 
 
 def _block(pick: Pick, depth: int) -> Block:
@@ -112,7 +114,7 @@ class Visit:
         self.slot: Slot | None = None
         self.options: dict[str, Any] = {}
         self.calls = self.given = self.maybe = 0
-        self.lost = self.over = self.told = False
+        self.lost = self.over = self.told = self.settled = False
         self.began = self.away = 0.0
         self.error: BaseException | None = None
         world.visits.append(self)
@@ -150,7 +152,7 @@ class Visit:
     async def block(self, kind: str | None, steps: Block) -> None:
         for name, *arguments in steps:
             self.look()
-            await getattr(self, f"do_{name}")(kind, *arguments)
+            await getattr(self, f"do_{name.replace(' ', '_')}")(kind, *arguments)
         self.look()
 
     def look(self) -> None:
@@ -180,6 +182,14 @@ class Visit:
         for _ in range(2):
             await self.world.gate()
             await self.do_checkpoint(kind)
+
+    async def do_at_last(self, kind: str | None, child: Block) -> None:
+        """Wait, and start a child task on the way out."""
+        try:
+            await self.world.gate()
+        finally:
+            _ = self.world.spawn(run_task(self, kind, child))
+            await asyncio.sleep(0)
 
     async def do_raise(self, kind: str | None) -> None:
         raise Boom
@@ -273,6 +283,7 @@ class Visit:
             if not (catches and isinstance(error, (Boom, SchedulerError))):
                 raise
         finally:
+            inner.settled = True
             self.world.tell(inner.name, outcome)
             self.look()
 
@@ -289,7 +300,11 @@ class Visit:
     async def run(self, steps: Block) -> str:
         """Its code."""
         self.calls += 1
-        assert self.calls == 1, "called twice"
+        assert self.calls <= (3 if self.preemptible else 1), "called too often"
+        assert self.calls == 1 or self.over, "called while it runs"
+        assert (self.given, self.maybe) == (0, 0)
+        self.over = self.told = self.lost = False
+        self.away = 0.0
         self.task, self.slot = asyncio.current_task(), current_slot()
         self.call = cast("Call", active.get())
         self.began = self.world.loop.time()
@@ -301,7 +316,14 @@ class Visit:
             raise
         finally:
             self.over = True
+            if self.preemptible:
+                self.world.again.append(self)
         return self.name
+
+    @property
+    def preemptible(self) -> bool:
+        """It may be called again, twice."""
+        return self.kind == "batch" and bool(self.options.get("preemptible"))
 
     def judge(self, error: BaseException) -> None:
         """The error is one that the call could have."""
@@ -314,10 +336,10 @@ class Visit:
         elif isinstance(error, RunTimeout):
             assert self.ran >= self.options["run_timeout"] - ROUNDING, f"{self.name} timed out after {self.ran} s"
         elif isinstance(error, CallAborted):
-            assert self.world.closed
+            assert self.world.closed or (self.preemptible and self.lost and "lost its place" in str(error))
         else:
             assert outcome == "CancelledError"
-            assert not self.calls
+            assert not self.calls or self.preemptible
 
 
 async def run_task(visit: Visit, kind: str | None, steps: Block) -> None:

@@ -1,6 +1,6 @@
 """The asyncio shell under arbitrary interleavings of everything that can be done to it.
 
-Keeps promises 3, 6, 8, 11 to 16, 21 to 24 and 33 of SEMANTICS.md, and the caps of 3 and 5, after every step; that a
+Keeps promises 3, 6, 8, 11 to 16, 20 to 24 and 33 of SEMANTICS.md, and the caps of 3 and 5, after every step; that a
 policy that observes knows who is unfinished; and that the same steps give the same run.
 """
 
@@ -39,6 +39,7 @@ OPTIONS = st.fixed_dictionaries(
         "queue_timeout": st.sampled_from([None, None, None, 0.5, 1.0, 2.0, 0, -1]),
         "run_timeout": st.sampled_from([None, None, None, None, 0.5, 1.0, 2.0]),
         "observe": st.sampled_from([True, True, False]),
+        "preemptible": st.sampled_from([True, False, True]),
     }
 )
 THRESHOLDS = st.sampled_from([None, 0.5, 2.0])
@@ -98,6 +99,19 @@ ARRIVE = step(
     options=OPTIONS,
     times=st.integers(1, 6),
 )
+SQUEEZE = step(
+    "squeeze",
+    batch=st.integers(2, 4),
+    people=st.integers(1, 4),
+    passes=st.sampled_from([1, 2]),
+    roomy=st.booleans(),
+    way=WAYS,
+    lasts=MOMENTS,
+    patience=st.sampled_from([None, None, 1.0]),
+    scarred=st.booleans(),
+    labelled=st.booleans(),
+    options=OPTIONS,
+)
 FINISH = step("finish", which=WHICH, fails=st.booleans(), soon=SOON)
 CANCEL = step("cancel", which=WHICH, aim=st.sampled_from(["granted", "told to stop", "any"]), soon=SOON)
 MEET = step("meet", what=st.sampled_from(["grant", "run timeout", "queue timeout"]), which=WHICH)
@@ -116,6 +130,8 @@ STEER = st.one_of(
 STEPS = st.sampled_from(
     [
         *[ARRIVE] * 4,
+        SQUEEZE,
+        SQUEEZE,
         *[FINISH] * 2,
         *[CANCEL] * 2,
         MEET,
@@ -144,6 +160,7 @@ class Shell(RuleBasedStateMachine):
     @initialize(
         listening=st.booleans(),
         hearing=st.booleans(),
+        lavish=st.sampled_from([True, True, False]),
         bounds=bounds(),
         law=laws(),
         window=st.sampled_from([1.0, 4.0]),
@@ -154,6 +171,7 @@ class Shell(RuleBasedStateMachine):
         self,
         listening: bool,
         hearing: bool,
+        lavish: bool,
         bounds: dict[str, int],
         law: dict[str, Any],
         window: float,
@@ -164,6 +182,7 @@ class Shell(RuleBasedStateMachine):
         self.start: dict[str, Any] = {
             "listening": listening,
             "hearing": hearing,
+            "lavish": lavish,
             **bounds,
             **law,
             "window": window,

@@ -19,7 +19,7 @@ from tests.property.hearing import Hearing
 from tests.property.world_jobs import KINDS, Boom, Job, Kind
 from tests.property.world_listener import Told
 
-__all__ = ["WAITS", "World"]
+__all__ = ["WAITS", "Records", "World", "forgive"]
 
 # What a job does that only takes a slot until it is told to finish.
 WAITS: dict[str, Any] = {
@@ -46,10 +46,19 @@ class Records(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-class World:
-    """A scheduler, its loop and its jobs. Every method that begins with `do_` is a step."""
+def forgive(scheduler: TrafficScheduler) -> None:
+    """However much preemption has cost, it may cost more."""
+    if (preemption := scheduler._home.preemption) is not None:
+        preemption._time.lose(scheduler._home.clock(), -1000.0)
 
-    def __init__(self, listening: bool, hearing: bool = False, **settings: Any) -> None:
+
+class World:
+    """A scheduler, its loop and its jobs. Every method that begins with `do_` is a step.
+
+    `lavish`: it does not matter how much is lost when calls are preempted.
+    """
+
+    def __init__(self, listening: bool, lavish: bool, hearing: bool = False, **settings: Any) -> None:
         self.loop = VirtualTimeLoop()
         self.settings = settings
         self.hearing = Hearing() if hearing else None
@@ -58,6 +67,7 @@ class World:
             self.hearing.scheduler = self.scheduler
         self.jobs: list[Job] = []
         self.others: list[asyncio.Task[Any]] = []
+        self.lavish = lavish
         self.inside = dict.fromkeys(KINDS, 0)
         self.trace: list[tuple[float, object, object]] = []
         self.closed = False
@@ -78,6 +88,18 @@ class World:
         labelled = labelled or self.told is not None
         for _ in range(times):
             self.jobs.append(Job(self, f"job-{len(self.jobs)}", labelled=labelled, **arguments))
+
+    def do_squeeze(self, batch: int, people: int, passes: int, roomy: bool, **arguments: Any) -> None:
+        """Batch calls that may be preempted, and people who want their slots; `roomy`: nothing keeps batch down."""
+        if roomy:
+            for kind in KINDS:
+                self.scheduler.resume(kind)
+            bounds = {"max_concurrency": 4, "batch_max_concurrency": 3, "batch_min_concurrency": 1}
+            self._configure({**bounds, "policy": None, "interactive_rps_threshold": None, "smoothing": None})
+        options = {**arguments.pop("options"), "preemptible": True, "queue_timeout": None}
+        self.do_arrive(batch, kind="batch", through="submit", options=options, **arguments)
+        self.do_pass(passes)
+        self.do_arrive(people, kind="interactive", **WAITS)
 
     def do_finish(self, which: int, fails: bool, soon: bool) -> None:
         waiting = [job for job in self.jobs if not job.gate.is_set()]
@@ -180,6 +202,8 @@ class World:
         assert self.inside["batch"] <= snapshot.batch_running
 
     def check(self) -> None:
+        if self.lavish:
+            forgive(self.scheduler)
         self.scheduler.check()
         if self.hearing is not None:
             self.hearing.check()
@@ -213,7 +237,7 @@ class World:
                 continue
             job = alive.pop(info.label)  # KeyError: its caller has gone, and it still holds a place or a slot
             if info.state == "queued":
-                assert not job.calls
+                assert not job.calls or (job.preemptible and job.stops and not job.at_work)
                 assert self.loop.time() <= job.queue_deadline + ROUNDING, "nobody looked in time"
             elif info.state == "overdue":
                 assert job.way == "swallows cancellation"
@@ -248,7 +272,7 @@ class World:
         for job in self.jobs:
             assert job.task.done()
             assert job.task.cancelled() or job.task.exception() is None, job.task.exception()
-            assert job.calls <= 1
+            assert job.calls <= 1 + 2 * job.preemptible
             assert not (job.calls and job.outcome in NEVER_RAN)
             assert job.calls or job.outcome not in ("returned", "Boom", "RunTimeout", "SchedulerMisuse")
             assert job.outcome or not job.calls
@@ -261,7 +285,9 @@ class World:
         totals = self.scheduler.snapshot().totals[kind]
         jobs = [job for job in self.jobs if job.kind == kind and job.submitted and job.outcome]
         met = sum(job.outcome == "CancelledError" and not job.calls for job in jobs)
-        assert_accounted(totals, Counter(job.outcome for job in jobs), sum(job.calls for job in jobs), met)
+        assert_accounted(totals, Counter(job.outcome for job in jobs), sum(job.calls > 0 for job in jobs), met)
+        again = sum(job.calls - 1 for job in jobs if job.calls)
+        assert again <= totals.preempted <= sum(job.stops for job in jobs)
 
     def _nothing_is_left(self) -> None:
         if self.hearing is not None:

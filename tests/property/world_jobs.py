@@ -54,6 +54,8 @@ class Job:
         patience: seconds of an `asyncio.timeout` around the call, None without one.
         scarred: its task has swallowed a cancel before the call, so `cancelling()` is not 0 when the call begins.
         calls: how often its function was called.
+        at_work: it runs.
+        stops: how often it ended because we had told it to stop.
         cancels: how often its task was cancelled from outside.
         submitted: it came before the scheduler was closed.
         outcome: what its caller saw: "returned" or the name of an error; empty as long as it has not ended.
@@ -72,6 +74,8 @@ class Job:
     task: asyncio.Task[None] = field(init=False)
     verdict: BaseException | None = None
     calls: int = 0
+    at_work: bool = False
+    stops: int = 0
     cancels: int = 0
     submitted: bool = False
     outcome: str = ""
@@ -83,6 +87,8 @@ class Job:
         self.gate = asyncio.Event()
         if self.labelled:
             self.options = {**self.options, "label": self.name}
+        if self.through == "slot":
+            self.options = {**self.options, "preemptible": False}
         self.task = self.world.loop.create_task(self._caller(), name=self.name)
 
     @property
@@ -90,11 +96,16 @@ class Job:
         return not self.task.done()
 
     @property
+    def preemptible(self) -> bool:
+        """It may be called again, twice."""
+        return self.kind == "batch" and bool(self.options.get("preemptible"))
+
+    @property
     def timers(self) -> int:
         """How many timers may stand for it: of its sleep, its own `asyncio.timeout`, and its run timeout."""
         if not self.alive:
             return 0
-        runs = self.calls == 1
+        runs = self.calls > 0
         return (
             (self.patience is not None)
             + (runs and self.way in ("sleeps", "streams"))
@@ -196,9 +207,16 @@ class Job:
     async def _run(self) -> str:
         self._count()
         self.world.enter(self)
+        self.at_work = True
         try:
             await self._work()
+        except asyncio.CancelledError:
+            self.stops += self.told_to_stop
+            if self.told_to_stop and self.preemptible and self.world.told is not None:
+                self.world.told.may_start_again(self.name)
+            raise
         finally:
+            self.at_work = False
             self.world.inside[self.kind] -= 1
         if self.verdict is not None:
             raise self.verdict

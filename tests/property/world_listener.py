@@ -42,17 +42,23 @@ class Told:
             assert before is None
             self.state[event.label] = "queued"
         elif isinstance(event, CallStarted):
-            assert before in (None, "queued")
+            assert before in (None, "queued", "again")
             self._judge(event)
             self.state[event.label] = "running"
-            self.started["interactive" if event.kind == "interactive" else "batch"] += 1
+            self.started["interactive" if event.kind == "interactive" else "batch"] += before != "again"
         elif isinstance(event, CallFinished):
-            assert before == "running" or (before == "queued" and event.outcome == "cancelled" and event.ran == 0.0)
+            assert before in ("running", "again") or (
+                before == "queued" and event.outcome == "cancelled" and event.ran == 0.0
+            )
             self.state[event.label] = "gone"
         else:
             assert isinstance(event, CallRejected)
             assert before in (None, "queued")
             self.state[event.label] = "gone"
+
+    def may_start_again(self, label: str) -> None:
+        """The call's run has ended because it was told to stop; no event tells whether it waits for another now."""
+        self.state[label] = "again"
 
     def number(self, kind: str, state: str) -> int:
         return sum(self.kinds[label] == kind and now == state for label, now in self.state.items())

@@ -109,6 +109,8 @@ async def every_option_is_known() -> None:
     await scheduler.submit(
         "interactive", ping, priority=0.5, queue_timeout=1, run_timeout=None, label="ping", observe=False
     )
+    assert_type(await scheduler.submit("batch", ask, "why?", preemptible=True), list[str])
+    assert_type(scheduler.submit_from_thread("batch", ask, "why?", preemptible=True), Future[list[str]])
     async with scheduler.slot("batch", priority=-1, queue_timeout=None, run_timeout=2.5, label="a", observe=True):
         pass
 
@@ -123,6 +125,7 @@ async def wrong_uses_of_submit_are_refused(kind: str) -> None:
     await scheduler.submit(kind, ping)  # type: ignore[arg-type]
     await scheduler.submit("interactive", ask, question="why?")  # type: ignore[arg-type, call-arg]
     await scheduler.submit("interactive", ping, priority="high")  # type: ignore[arg-type]
+    await scheduler.submit("batch", ping, preemptible="yes")  # type: ignore[arg-type]
     await scheduler.submit("interactive", ping, weight=2)  # type: ignore[call-arg]
     await scheduler.submit(kind="interactive", coro_fn=ping)  # type: ignore[call-arg]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from .admissible import Admissible, Aside, BatchLimit, Limits
@@ -380,6 +381,10 @@ class Admission(Generic[CallT]):
                         break  # those behind it came later
         ages.sort(reverse=True)
         return ages, next_submitted
+
+    def waiting(self, interactive: bool) -> Iterator[CallT]:
+        """Those of the kind that wait, in no order. Lazily: the first few cost no copy of all."""
+        return self.aside.once(chain(self._queue(interactive).in_run(), self._stragglers(interactive).live()))
 
     def calls(self) -> Iterator[CallT]:
         """All calls: those that run, those that are away, then those that wait, each in their order."""

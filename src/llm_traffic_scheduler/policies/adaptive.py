@@ -20,7 +20,9 @@ __all__ = ["AdaptivePolicy"]
 
 _READS: Final = frozenset({"batch_max", "batch_min", "interactive_running", "interactive_queued", "throttled_until"})
 
-_STEPS: Final = 8  # a limit reopens in so many steps, one per slice of the window
+# A limit reopens in so many steps, one per slice of the window. Not 8: where calls end in the pass in which it
+# reopens, others start in their place as well, and more than an eighth of the range is not to start in one.
+_STEPS: Final = 10
 _START: Final = 3.0
 _IDLE_AFTER: Final = 60.0  # seconds, or so many mean gaps between arrivals, whichever is longer:
 _IDLE_GAPS: Final = 8.0  # a gap that is not much longer than others is no evidence that nobody will come
@@ -40,7 +42,7 @@ class AdaptivePolicy:
     The first 10 calls run beside three batch calls. With no interactive call for a minute, or 8 mean gaps if that is
     longer, or none ever, the limit opens to `batch_max` within 50 s; the next arrival restores it. At least three
     late calls that are half of all unfinished ones: `batch_min`. So while the backend asks us to wait. A limit that
-    reopens grows by an eighth of its range per slice of the window.
+    reopens grows by a tenth of its range per slice of the window.
 
     Without any target: `limit = batch_max - n`, so that the reserve `max_concurrency - batch_max` stays free for the
     next interactive call at every instant.
@@ -180,7 +182,7 @@ class AdaptivePolicy:
         since, slice_length = now - signals.throttled_until, signals.slice_length
         if since < math.inf:
             steps = 1 + int(since / slice_length)
-            # As many as it takes: an eighth of 15 calls is one, and after eight of those seven would start at once.
+            # As many as it takes: a tenth of 19 calls is one, and after ten of those nine would start at once.
             if signals.batch_min + steps * step < ramp:
                 return signals.batch_min + steps * step, signals.throttled_until + steps * slice_length
         return ramp, until

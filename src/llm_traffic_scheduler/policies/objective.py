@@ -2,7 +2,7 @@
 
 Floor: second. Pure.
 Idea: a latency tells of the total it was had under. Each is scaled from the mean total of its own life to the total
-that is sought, by a power law with exponent 0.7; the 95th percentile of the scaled ones then gives the total in closed
+that is sought, by a power law with exponent 0.8; the 95th percentile of the scaled ones then gives the total in closed
 form. So there is no lag to wait out, and no cooldown. A slow integral of the misses, `trim`, takes what the model gets
 wrong. Source of the law and its constants: measured on simulated engines and recorded traffic; see
 `examples/compare_policies.py`, which measures them again.
@@ -20,7 +20,7 @@ from .unfinished import Unfinished
 __all__ = ["WARM_UP", "Objective"]
 
 _SHARE: Final = 0.05  # of calls that may miss
-_EXPONENT: Final = 0.7  # latency grows with the total to this power
+_EXPONENT: Final = 0.8  # latency grows with the total to this power
 _KEPT: Final = 600  # latencies
 _GAIN: Final = 0.003  # of the trim, per call; with more, each burst of misses costs batch work for minutes
 _TRIM: Final = (-0.3, 0.5)
