@@ -143,7 +143,7 @@ class Objective:
 
     def total(self, now: float) -> float:
         """The total at `now`: on its way to the goal, quickly down and slowly up."""
-        if self.learning:
+        if self.samples < WARM_UP:  # as `learning`; this is on the way of each decision
             return self._warm_total(now)
         total, goal = self._total, self._goal
         if total == goal or not now > self._at > -math.inf:
@@ -155,7 +155,11 @@ class Objective:
 
     def next_step(self, now: float, reserve: float, low: int, high: int) -> float:
         """When floor(total - reserve), clamped to [low, high], changes next; infinity if never."""
-        total, goal = self.total(now), _START + self._held if self.learning else self._goal
+        if self.samples < WARM_UP:
+            goal = _START + self._held
+        elif (goal := self._goal) == self._total:
+            return math.inf
+        total = self.total(now)
         here = math.floor(total - reserve)
         if goal > total:
             level = max(low, here) + 1 + reserve

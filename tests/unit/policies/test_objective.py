@@ -200,8 +200,8 @@ def test_a_call_that_is_lost_in_time_has_neither_kept_nor_missed_its_target() ->
 def test_the_trim_has_bounds() -> None:
     missed, kept = make_objective(), make_objective()
 
-    serve(missed, TARGET + 1, times=100)
-    serve(kept, 1.0, times=700)
+    serve(missed, TARGET + 1, times=1000)
+    serve(kept, 1.0, times=3000)
 
     assert (missed._trim, kept._trim) == (_TRIM[1], _TRIM[0])
 
