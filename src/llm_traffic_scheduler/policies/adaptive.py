@@ -13,6 +13,7 @@ import math
 from typing import Final
 
 from ..core.checks import seconds
+from . import adaptive_words
 from .base import Arrived, Decision, Ended, FirstToken, Observation, Signals
 from .objective import Objective
 
@@ -144,6 +145,19 @@ class AdaptivePolicy:
         if limit > ramp:
             return Decision(max(low, ramp), pressure, "ramp", min(until, next_step))
         return Decision(limit, pressure, reason, until)
+
+    def describe(self, now: float, decision: Decision, signals: Signals) -> str:
+        """What the limit is made of: the learnt total, and who comes off it."""
+        return adaptive_words.why(now, decision, signals, self._named)
+
+    def outlook(self, now: float, decision: Decision, signals: Signals) -> tuple[str, ...]:
+        """What moves the limit next, and how many interactive calls at once bring it to its minimum."""
+        return adaptive_words.outlook(now, decision, signals, self._named)
+
+    @property
+    def _named(self) -> list[tuple[str, Objective]]:
+        named = (("p95_target", self._served), ("ttft_target", self._ttft), ("pace_target", self._pace))
+        return [(name, objective) for name, objective in named if objective is not None]
 
     def _within_total(self, now: float, interactive: int, low: int, high: int) -> tuple[float, str, float]:
         """Room for batch within the lowest total, why, and until when."""

@@ -87,6 +87,11 @@ class Objective:
         return _AGE_SHARE * self.unfinished.reserve
 
     @property
+    def held_back_for_one(self) -> float:
+        """The same for a single call that has just come."""
+        return _AGE_SHARE
+
+    @property
     def stalled(self) -> bool:
         """At least three unfinished calls are late, and those are half of all."""
         late = self.unfinished.late
