@@ -49,7 +49,7 @@ def outlook(
     if not objectives:
         closed = max(0, high - low - interactive)
         return (
-            f"each interactive call takes one off it: {closed} more at once and it is at its minimum of {low}",
+            f"each interactive call takes one off it: {_more(closed, low)}",
             "with AdaptivePolicy(p95_target=...) it learns how much batch your latency allows",
         )
     name, binding = _binding(now, objectives)
@@ -59,7 +59,7 @@ def outlook(
     moving = binding.total(math.inf) - binding.total(now)
     sentences = [
         f"each interactive call takes {each:.3g} off it at first and more as it ages, and gives it back as it ends: "
-        f"about {closed} more at once and it is at its minimum of {low}"
+        f"{_more(closed, low)}"
     ]
     if binding.samples >= WARM_UP and abs(moving) >= 1:
         way = "rises" if moving > 0 else "falls"
@@ -74,6 +74,12 @@ def _binding(now: float, objectives: Sequence[tuple[str, Objective]]) -> tuple[s
     return min(
         objectives, key=lambda named: -math.inf if named[1].stalled else named[1].total(now) - named[1].held_back
     )
+
+
+def _more(closed: int, low: int) -> str:
+    if not closed:
+        return f"it is at its minimum of {low} now"
+    return f"with about {closed} more at once it is at its minimum of {low}"
 
 
 def _calls(number: int) -> str:

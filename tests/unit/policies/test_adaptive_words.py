@@ -33,7 +33,7 @@ def test_without_a_target_it_names_the_reserve_and_how_to_give_one() -> None:
 
     assert reason == "headroom"
     assert why == "3 interactive calls and a reserve of 8 come first; there is no target to learn from"
-    assert outlook[0] == "each interactive call takes one off it: 36 more at once and it is at its minimum of 1"
+    assert outlook[0] == "each interactive call takes one off it: with about 36 more at once it is at its minimum of 1"
     assert "p95_target" in outlook[1]
 
 
@@ -56,7 +56,7 @@ def test_the_total_and_what_comes_off_it_are_told_with_the_target() -> None:
 
     assert reason == "budget"
     assert "keeps the p95_target of 1.05 s, as far as is known from 100 calls; 1 interactive call and 0.8 for" in why
-    assert "and it is at its minimum of 1" in outlook[0]
+    assert "it is at its minimum of 1" in outlook[0]
     assert outlook[-1] == "shorter calls, a faster backend or a higher p95_target let it rise, up to 40"
 
 
