@@ -7,12 +7,18 @@ Time that passes so counts in no timeout.
 from __future__ import annotations
 
 from asyncio import current_task
+from contextlib import suppress
+from threading import get_ident
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from . import nested
 from .call import Call
 from .core.admission import AWAY, RUNNING
 from .errors import SchedulerMisuse
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
 
 __all__ = ["Released", "checkpoint", "should_yield"]
 
@@ -36,7 +42,16 @@ def _needed_more(call: Call) -> bool:
         return False
     if admission.interactive_queue.ready and "interactive" not in admission.paused:
         return True
-    return running > call.home.governor.limit(call.home.clock())
+    return running > _limit(call.home)
+
+
+def _limit(home: Dispatcher) -> int:
+    """The batch limit. In a `slot_from_thread` block it is read: only the loop's own thread may have it decided on."""
+    if get_ident() == home.thread:
+        return home.governor.limit(home.clock())
+    while True:
+        with suppress(RuntimeError):  # a dict changed as it was looked through
+            return home.governor.read(home.clock())[0].limit
 
 
 async def checkpoint(call: Call) -> None:

@@ -6,6 +6,7 @@ What is refused at the door, and where no loop runs: test_from_threads.py.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import threading
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 
 from llm_traffic_scheduler import (
     CallAborted,
+    Decision,
     QueueFull,
     QueueTimeout,
     RunTimeout,
@@ -26,7 +28,7 @@ from llm_traffic_scheduler import (
 from llm_traffic_scheduler.loop_future import LoopFuture
 from tests.behaviour.doors import assert_whole
 from tests.behaviour.threads import PATIENCE, Block, background_loop, bound_scheduler, until
-from tests.support import Recorder, account, hold, settle
+from tests.support import Law, Recorder, account, hold, settle
 
 on_each_loop: Final = pytest.mark.asyncio(loop_factories=["virtual", "debug", "eager", "real", "uvloop"])
 # A thread that is started by hand is invisible to virtual time.
@@ -314,3 +316,35 @@ async def test_a_slot_left_by_a_thread_goes_to_the_next_in_the_queue(leave: Call
     await next_one.task
     await block.ended()
     await assert_whole(scheduler)
+
+
+@on_each_loop
+async def test_should_yield_in_a_block_reads_the_limit_and_leaves_deciding_to_the_loop() -> None:
+    """Read, the policy is asked what it would decide; it is advanced, and its answer kept, on the loop alone."""
+    advanced: set[int] = set()
+    limit = 2
+    scheduler = await bound_scheduler(
+        max_concurrency=4,
+        batch_max_concurrency=3,
+        policy=Law(
+            lambda at, signals: Decision(limit, valid_until=at), lambda at, signals: advanced.add(threading.get_ident())
+        ),
+    )
+    other = hold(scheduler, "batch")
+    await settle()
+
+    def work() -> list[bool]:
+        nonlocal limit
+        with scheduler.slot_from_thread("batch"):
+            slot = current_slot()
+            assert slot is not None
+            seen = [slot.should_yield]
+            limit = 1
+            scheduler._home.governor.slice_end = -math.inf  # the window is in another slice by now
+            return [*seen, slot.should_yield]
+
+    assert await asyncio.to_thread(work) == [False, True]
+    assert advanced <= {threading.get_ident()}
+    assert scheduler._home.governor.kept == 2
+    other.release()
+    await other.task
