@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from llm_traffic_scheduler import (
+    AdaptivePolicy,
     Arrived,
     Decision,
     Ended,
@@ -619,6 +620,39 @@ async def test_a_policy_that_comes_in_the_middle_hears_of_ends_of_calls_it_does_
     assert second.names == ["Arrived", "completed", "completed"]
     assert second.strangers == 1
     second.check()
+
+
+async def test_a_policy_that_comes_back_has_forgotten_the_calls_that_ended_without_it() -> None:
+    heard = Heard()
+    scheduler = make_scheduler(policy=heard)
+    held = hold(scheduler)
+    await settle()
+
+    scheduler.configure(policy=FixedPolicy(1))
+    held.release()
+    await settle()
+    scheduler.configure(policy=heard)
+
+    assert heard.unfinished == {}
+    await scheduler.submit("interactive", noop)
+    assert heard.names == ["Arrived", "completed"]
+
+
+async def test_the_adaptive_law_is_not_stalled_by_calls_that_ended_without_it() -> None:
+    law = AdaptivePolicy(p95_target=1.0)
+    scheduler = make_scheduler(max_concurrency=8, batch_max_concurrency=6, policy=law)
+    held = [hold(scheduler) for _ in range(5)]
+    await asyncio.sleep(3)
+    scheduler.configure(policy=FixedPolicy(1))
+    for call in held:
+        call.release()
+    await settle()
+
+    scheduler.configure(policy=law)
+    await scheduler.submit("interactive", noop)
+    await asyncio.sleep(20)
+
+    assert "stalled" not in scheduler.snapshot().detail
 
 
 # Threads, loops, processes

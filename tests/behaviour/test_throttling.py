@@ -190,6 +190,20 @@ async def test_what_runs_goes_on_and_only_starts_are_held_back() -> None:
     assert scheduler.snapshot().batch_running == BATCH_MIN
 
 
+@each_policy
+@pytest.mark.parametrize("seconds", [1e9, 1e300, 1.7e308, 5e-324])
+async def test_any_finite_time_is_taken(policy: Callable[[], Any], seconds: float) -> None:
+    scheduler = scheduler_of(policy())
+    await throttle(scheduler, seconds)
+    batch = crowd(scheduler)
+
+    await asyncio.sleep(200_000)  # further than a loop sleeps at a time
+
+    assert started(batch) == (BATCH_MAX if seconds < 1 else BATCH_MIN)
+    assert scheduler.snapshot().policy_faults == 0
+    scheduler.check()
+
+
 async def test_interactive_calls_are_not_held_back() -> None:
     scheduler = plain()
     await throttle(scheduler, 5)

@@ -227,6 +227,18 @@ def test_an_event_advances_first_and_asks_again() -> None:
     assert policy.decided == [1.0, 1.0 + SLICE]
 
 
+def test_an_event_in_the_middle_of_a_slice_asks_again_though_no_signal_has_changed() -> None:
+    house = House(policy := Hears())
+    house.governor.limit(1.0)
+
+    house.governor.tell(1.0, FirstToken(7))
+    house.governor.limit(1.0)
+    house.governor.limit(1.0)
+
+    assert policy.advanced == [1.0]
+    assert policy.decided == [1.0, 1.0]
+
+
 def test_while_it_hears_the_policy_is_at_work_and_afterwards_no_more() -> None:
     at_work: list[bool] = []
 
