@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,15 @@ def test_the_threshold_of_the_literal_law_goes_with_the_p95_without_batch() -> N
     strict, lax = (run_trial(Trial(CALM, ROOM, literal, p95_alone)) for p95_alone in (1e-6, 1e6))
 
     assert strict.goodput < lax.goodput / 2
+
+
+def test_a_law_that_reads_first_tokens_and_tokens_is_told_of_them() -> None:
+    scavenger = ARMS["scavenger", "rise 0.2"]
+    told, untold = (run_trial(Trial(CALM, ROOM, replace(scavenger, reports=reports))) for reports in (True, False))
+
+    assert scavenger.reports
+    assert told == run_trial(Trial(CALM, ROOM, scavenger))
+    assert told != untold
 
 
 def test_bursts_are_looked_for_in_bursts_only() -> None:
