@@ -60,13 +60,13 @@ async def test_a_policy_that_comes_back_does_not_wait_for_calls_that_ended_meanw
 @pytest.mark.parametrize("hung", [3, 5])
 async def test_a_backend_that_hangs_has_batch_at_its_floor_once_its_calls_are_late(hung: int) -> None:
     scheduler = adaptive()
-    await learn(scheduler)
+    await learn(scheduler, 0.3)
     async with backlog(scheduler):
-        await interactive(scheduler, 1.0)
+        await interactive(scheduler, 0.3)
         calls = [hold(scheduler) for _ in range(hung)]
-        await asyncio.sleep(0.9)
+        await asyncio.sleep(0.2)
         early = limit(scheduler)
-        await asyncio.sleep(TARGET)
+        await asyncio.sleep(TARGET + 0.5)
 
         assert early > BATCH_MIN
         assert limit(scheduler) == BATCH_MIN

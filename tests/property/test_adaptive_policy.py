@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from llm_traffic_scheduler import AdaptivePolicy, Arrived, Decision, Ended, FirstToken, Signals
-from llm_traffic_scheduler.policies.objective import Objective
+from llm_traffic_scheduler.policies.objective import _AGE_SHARE, _EXPONENT, _HEAVIEST, _KEPT, _TRIM, Objective
 
 Outcome: TypeAlias = Literal["completed", "failed", "cancelled", "timed_out", "rejected"]
 OUTCOMES: tuple[Outcome, ...] = ("completed", "completed", "completed", "failed", "cancelled", "timed_out", "rejected")
@@ -305,6 +305,24 @@ def test_a_total_without_calls_does_not_depend_on_how_often_it_is_moved(
         often.advance(sum(spans[: at + 1]), 40, 1, 40)
 
     assert often.total(sum(spans)) == pytest.approx(seldom.total(sum(spans)))
+
+
+@settings(max_examples=10)
+@given(st.lists(st.floats(0.5, 1.0), min_size=1, max_size=5), st.floats(0.0, 3.0))
+def test_a_total_that_batch_does_not_use_grows_no_further_than_one_call_tells(shares: list[float], gap: float) -> None:
+    target, now = 4.0, 0.0
+    objective = Objective(target)
+    for call in range(5 * _KEPT):
+        share = 0.5 * shares[call % len(shares)]
+        objective.advance(now, 0, 1, 10_000)
+        objective.arrive(now, 1)
+        now += share * target
+        objective.served(now, 1, share * target, share * target)
+        now += gap
+
+    # All there ever was is one call, at its heaviest, scaled up to the target and by as much as the trim may say.
+    heaviest = 1 + _AGE_SHARE * _HEAVIEST
+    assert objective.total(now) <= heaviest * (2 / min(shares) * math.exp(-_TRIM[0])) ** (1 / _EXPONENT)
 
 
 @pytest.mark.parametrize("hung", [0, 1, 5])

@@ -221,10 +221,12 @@ class Objective:
             self.unfinished.renew(now, self._weight)
 
     def _in_effect(self, reserve: float) -> float:
-        """The total that calls ran under: the one in force, or less where batch did not use it."""
+        """The total that calls ran under: the one in force, or less where batch did not use it.
+
+        Also where no batch runs at all: else hours without any would pass for proof that more is harmless.
+        """
         used, total = self._batch_running + reserve, self.total(self._at)
-        in_use = self._batch_running <= self._batch_bounds[0] or used > total - 1.5
-        return max(1.0, total if in_use else used)
+        return max(1.0, total if used > total - 1.5 else used)
 
     def _weight(self, age: float) -> float:
         """One over the share of calls that live to this age: who is old already is the likelier to be late."""

@@ -98,7 +98,7 @@ class NaiveObjective:
 
     def in_effect(self) -> float:
         used, in_force = self.batch_running + self.held, self.total(self.at)
-        if self.batch_running <= self.batch_min or used > in_force - 1.5:
+        if used > in_force - 1.5:
             return max(1.0, in_force)
         return max(1.0, used)
 

@@ -200,8 +200,8 @@ def test_a_call_that_is_lost_in_time_has_neither_kept_nor_missed_its_target() ->
 def test_the_trim_has_bounds() -> None:
     missed, kept = make_objective(), make_objective()
 
-    serve(missed, TARGET + 1, times=1000)
-    serve(kept, 1.0, times=3000)
+    serve(missed, TARGET + 1, times=1 + math.ceil(_TRIM[1] / MISSED_TARGET))
+    serve(kept, 1.0, times=1 + math.ceil(_TRIM[0] / KEPT_TARGET))
 
     assert (missed._trim, kept._trim) == (_TRIM[1], _TRIM[0])
 
@@ -247,16 +247,18 @@ def test_a_call_is_scaled_by_the_mean_total_of_its_own_life() -> None:
     )
 
 
-def test_where_batch_does_not_use_the_total_a_latency_tells_of_what_ran() -> None:
+@pytest.mark.parametrize("batch_running", [0, 1, 2])
+def test_where_batch_does_not_use_the_total_a_latency_tells_of_what_ran(batch_running: int) -> None:
     objective = make_objective(4.0, timed=False)
     now = serve(objective, 0.01, times=100)
-    objective.advance(now + 100, 2, 1, 40)
+    objective.advance(now + 100, batch_running, 1, 40)
     assert objective.total(now + 100) == MOST
 
-    serve(objective, 1.0, start=now + 100, times=max(_KEPT, round(_TRIM[0] / KEPT_TARGET)))
+    serve(objective, 1.0, start=now + 100, times=max(_KEPT, 1 + math.ceil(_TRIM[0] / KEPT_TARGET)))
 
-    used = 2 + ONE_YOUNG
-    assert goal(objective) == pytest.approx(used * (4.0 / 1.0) ** (1 / _EXPONENT) * math.exp(-_TRIM[0] / _EXPONENT))
+    used = batch_running + ONE_YOUNG
+    expected = used * (4.0 / 1.0) ** (1 / _EXPONENT) * math.exp(-_TRIM[0] / _EXPONENT)
+    assert goal(objective) == pytest.approx(expected)
 
 
 def test_a_call_that_failed_sooner_than_others_succeed_teaches_nothing() -> None:
