@@ -85,6 +85,12 @@ class ArmResult:
         return _point(self.runs, self.alone)
 
     @property
+    def p95_over_target(self) -> float:
+        """P95 over the arm's target, the mean over instances; NaN if it has none."""
+        target = self.candidate.target
+        return math.nan if target is None else self.point.p95 / target
+
+    @property
     def complete(self) -> bool:
         """It ran on every instance."""
         return len(self.runs) == len(self.alone)
