@@ -16,7 +16,7 @@ Pictures are drawn by `llm_traffic_scheduler.simulation.plot`, which needs matpl
 `pip install 'llm-traffic-scheduler[simulation]'`. The rest needs nothing.
 """
 
-from .backend import Backend, Broken, FirstToken, Overloaded, Throttled
+from .backend import Backend, Broken, OnFirstToken, Overloaded, Throttled
 from .batching_server import A100, H100, TWO_CORE_CPU, BatchingServer, Engine
 from .export import replay_json, scenarios_json
 from .faults import FailingFast, Hung, Outage, Outlier, Throttling, TimingOut
@@ -49,10 +49,10 @@ __all__ = [
     "Criterion",
     "Engine",
     "FailingFast",
-    "FirstToken",
     "HostedAPI",
     "Hung",
     "Lengths",
+    "OnFirstToken",
     "Outage",
     "Outlier",
     "Overloaded",

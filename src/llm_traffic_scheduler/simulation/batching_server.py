@@ -24,7 +24,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from .backend import FirstToken
+from .backend import OnFirstToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class _Call:
     __slots__ = ("finished", "first_token", "held", "last_step", "output_left", "prefill_left", "ticket")
 
     def __init__(
-        self, finished: asyncio.Future[None], prompt: int, output: int, first_token: FirstToken | None
+        self, finished: asyncio.Future[None], prompt: int, output: int, first_token: OnFirstToken | None
     ) -> None:
         self.finished = finished
         self.first_token = first_token  # until it has been called
@@ -165,7 +165,7 @@ class BatchingServer:
         running = len(self._prefilling) + len(self._decoding)
         return f"<BatchingServer {running} running, {len(self._waiting)} waiting, {self._memory} tokens held>"
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there; a call has at least one token of each sort.
 
         `first_token` is called once, when the prompt has been computed for the first time.

@@ -9,7 +9,7 @@ import asyncio
 import math
 from typing import Final
 
-from .backend import Backend, Broken, FirstToken, Throttled
+from .backend import Backend, Broken, OnFirstToken, Throttled
 
 
 class _Fault:
@@ -35,7 +35,7 @@ class Hung(_Fault):
     Cancellation: a call that is cancelled leaves at once.
     """
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, once it is no longer hung."""
         await self._released()
         try:
@@ -45,7 +45,7 @@ class Hung(_Fault):
             raise
         await self._released()
 
-    def _delayed(self, first_token: FirstToken | None) -> FirstToken | None:
+    def _delayed(self, first_token: OnFirstToken | None) -> OnFirstToken | None:
         if first_token is None:
             return None
 
@@ -77,7 +77,7 @@ class TimingOut(_Fault):
         super().__init__(backend, start=start, until=until)
         self.seconds: Final = seconds
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, or `TimeoutError`."""
         if self._holds():
             await asyncio.sleep(self.seconds)
@@ -94,7 +94,7 @@ class FailingFast(_Fault):
         super().__init__(backend, start=start, until=until)
         self.seconds: Final = seconds
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, or `Broken`."""
         if self._holds():
             await asyncio.sleep(self.seconds)
@@ -118,7 +118,7 @@ class Throttling(_Fault):
         self.retry_after: Final = retry_after
         self.seconds: Final = seconds
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, or `Throttled`."""
         if self._holds():
             await asyncio.sleep(self.seconds)
@@ -136,7 +136,7 @@ class Outlier(_Fault):
         self.seconds: Final = seconds
         self._came = False
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, once `seconds` later."""
         if self._holds() and not self._came:
             self._came = True
@@ -154,7 +154,7 @@ class Outage(_Fault):
         super().__init__(backend, start=start, until=until)
         self.seconds: Final = seconds
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, or `Broken`."""
         if self._holds():
             await asyncio.sleep(self.seconds)

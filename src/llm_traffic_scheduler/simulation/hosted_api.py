@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from typing import Final
 
-from .backend import FirstToken, Overloaded, Throttled
+from .backend import OnFirstToken, Overloaded, Throttled
 
 
 class _Bucket:
@@ -81,7 +81,7 @@ class HostedAPI:
     def __repr__(self) -> str:
         return f"<HostedAPI {self._running} running, {self.throttled} throttled, {self.overloaded} overloaded>"
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there; a call has at least one token of each sort.
 
         Errors: `Throttled` at once, with whole seconds as the header has; `Overloaded` in place of a first token;

@@ -13,14 +13,14 @@ import math
 from collections import deque
 from typing import Final
 
-from .backend import FirstToken
+from .backend import OnFirstToken
 
 
 class _Call:
     __slots__ = ("finished", "first_token", "last_step", "output", "prompt")
 
     def __init__(
-        self, finished: asyncio.Future[None], prompt: int, output: int, first_token: FirstToken | None
+        self, finished: asyncio.Future[None], prompt: int, output: int, first_token: OnFirstToken | None
     ) -> None:
         self.finished = finished
         self.prompt = prompt
@@ -67,7 +67,7 @@ class SimpleServer:
     def __repr__(self) -> str:
         return f"<SimpleServer {len(self._entering) + len(self._decoding)} running, {len(self._waiting)} waiting>"
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there; a call has at least one token of each sort."""
         loop = asyncio.get_running_loop()
         call = _Call(loop.create_future(), max(1, prompt_tokens), max(1, output_tokens), first_token)

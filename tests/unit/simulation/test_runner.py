@@ -11,10 +11,9 @@ from typing import TypeVar, TypeVarTuple
 
 import pytest
 
-from llm_traffic_scheduler import Arrived, Ended, FixedPolicy, TrafficScheduler
-from llm_traffic_scheduler import FirstToken as FirstTokenSeen
+from llm_traffic_scheduler import Arrived, Ended, FirstToken, FixedPolicy, TrafficScheduler
 from llm_traffic_scheduler.simulation.arms import FixedSplit, Kind, Unscheduled
-from llm_traffic_scheduler.simulation.backend import Broken, FirstToken
+from llm_traffic_scheduler.simulation.backend import Broken, OnFirstToken
 from llm_traffic_scheduler.simulation.batching_server import BatchingServer
 from llm_traffic_scheduler.simulation.runner import Clients, RunResult, Workload, run_arm, turns
 from llm_traffic_scheduler.simulation.traces import CallLength, RecordedCall
@@ -29,7 +28,7 @@ BATCH = (CallLength(1000, 100), CallLength(2000, 200))
 class TokenASecond:
     """Every call takes one second for each token of its answer, whatever runs beside it; 99 of them never end."""
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         if output_tokens == 99:
             await asyncio.get_running_loop().create_future()
         if output_tokens == 13:
@@ -170,7 +169,7 @@ def test_calls_report_first_tokens_and_tokens_to_the_scheduler_if_they_are_told_
 
     ended = [event for event in policy.heard if isinstance(event, Ended)]
     assert [event.tokens for event in ended] == [80 if reports else 0] * 5
-    assert len([event for event in policy.heard if isinstance(event, FirstTokenSeen)]) == (5 if reports else 0)
+    assert len([event for event in policy.heard if isinstance(event, FirstToken)]) == (5 if reports else 0)
 
 
 def test_samples_show_the_limit_and_what_is_at_the_server() -> None:
@@ -211,9 +210,9 @@ class Listening(FixedPolicy):
 
     def __init__(self) -> None:
         super().__init__(2)
-        self.heard: list[Arrived | FirstTokenSeen | Ended] = []
+        self.heard: list[Arrived | FirstToken | Ended] = []
 
-    def observe(self, now: float, event: Arrived | FirstTokenSeen | Ended) -> None:
+    def observe(self, now: float, event: Arrived | FirstToken | Ended) -> None:
         self.heard.append(event)
 
 
