@@ -178,7 +178,7 @@ def run_arm(
 
     `sample_every`: seconds between samples, None for none: asking a scheduler for a snapshot costs as much as a call.
     `progress` hears the share of the span that has passed since it last heard.
-    Raises: what the arm or the backend raises, but for `workload.failures`.
+    Raises: an `ExceptionGroup` of what the arm or the backend raises, but for `workload.failures`.
     """
 
     async def play() -> RunResult:
