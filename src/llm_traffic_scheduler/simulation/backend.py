@@ -16,7 +16,7 @@ class Backend(Protocol):
     async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there.
 
-        Errors: `Throttled`, `Overloaded`, `Broken` or `TimeoutError`, as the backend is; `ValueError` for a call that
+        Raises: `Throttled`, `Overloaded`, `Broken` or `TimeoutError`, as the backend is; `ValueError` for a call that
         it could never serve.
         """
         ...

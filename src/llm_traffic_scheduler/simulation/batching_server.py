@@ -169,7 +169,7 @@ class BatchingServer:
         """Return once the last token is there; a call has at least one token of each sort.
 
         `first_token` is called once, when the prompt has been computed for the first time.
-        Errors: `ValueError` for a call that the memory could not hold even alone.
+        Raises: `ValueError` for a call that the memory could not hold even alone.
         """
         prompt, output = max(1, prompt_tokens), max(1, output_tokens)
         if not prompt + output <= self.engine.kv_tokens:

@@ -84,7 +84,7 @@ class HostedAPI:
     async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there; a call has at least one token of each sort.
 
-        Errors: `Throttled` at once, with whole seconds as the header has; `Overloaded` in place of a first token;
+        Raises: `Throttled` at once, with whole seconds as the header has; `Overloaded` in place of a first token;
         `ValueError` for a call that is charged more than a minute's tokens.
         """
         prompt, output = max(1, prompt_tokens), max(1, output_tokens)

@@ -101,7 +101,7 @@ def replay(
 ) -> Replay:
     """Run the traffic through each arm, one after the other.
 
-    Errors: `TraceError` for a call that the engine's memory could not hold.
+    Raises: `TraceError` for a call that the engine's memory could not hold.
     """
     setup = setup or Setup()
     _check_lengths([call.length for call in traffic], "traffic", setup.engine)

@@ -88,7 +88,7 @@ def read_trace(path: str | Path) -> tuple[RecordedCall, ...]:
     """The calls of a recorded trace in order of arrival, at least one.
 
     Arrivals count from the first row, so that a trace cut out of the middle of a day starts at once.
-    Errors: `TraceError` if the file cannot be read, has neither layout or no row, is not sorted by
+    Raises: `TraceError` if the file cannot be read, has neither layout or no row, is not sorted by
     arrival, or a value is no number that its column allows.
     """
     rows = _Rows(Path(path))
@@ -114,7 +114,7 @@ def read_lengths(path: str | Path) -> tuple[CallLength, ...]:
     """The lengths of batch calls in the order of the file, at least one.
 
     Columns: `num_prefill_tokens, num_decode_tokens`, or those of a trace, whose arrivals are ignored.
-    Errors: `TraceError`, as for `read_trace`.
+    Raises: `TraceError`, as for `read_trace`.
     """
     rows = _Rows(Path(path))
     columns = rows.choose(_LENGTH_COLUMNS)

@@ -87,7 +87,7 @@ class Answer:
 def what_if(question: Question, *, progress: Callable[[float], None] = lambda share: None) -> Answer:
     """Run the traffic through each arm, one after the other; `progress` hears shares of the work.
 
-    Errors: `TraceError` for a call that the backend could never serve, `ConfigError` for bounds that cannot be.
+    Raises: `TraceError` for a call that the backend could never serve, `ConfigError` for bounds that cannot be.
     """
     _check_lengths(question)
     _scheduler(question, question.policy(1.0))  # what it refuses, it shall refuse before an hour of traffic has run
