@@ -1,6 +1,6 @@
 """A run as one picture: over time on the left, the arms' latencies on the right.
 
-Floor: fourth. The only room that imports matplotlib; it loads when it is named.
+Floor: fourth. Beside `comparison.picture` the only room that imports matplotlib; it loads when it is named.
 Colours: those of Okabe and Ito, which colour-blind readers can tell apart; an arm keeps its colour in every panel.
 """
 

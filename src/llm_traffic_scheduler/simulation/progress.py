@@ -1,6 +1,6 @@
 """Whether somebody watches, and what they see while they wait.
 
-Floor: fourth. Loads tqdm only if stderr is a terminal; nothing else in the package does.
+Floor: fourth. Loads tqdm only if stderr is a terminal.
 """
 
 import contextlib

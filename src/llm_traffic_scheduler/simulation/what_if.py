@@ -39,6 +39,9 @@ class Question:
         backend: makes the backend; each run has its own.
         healthy: the same for the first pass, without batch, if nothing shall go wrong in it; None: `backend`.
         most_tokens: of a call that the backend can serve, prompt and answer.
+        max_concurrency, batch_max, batch_min: the scheduler's bounds, in calls; the other arms get the first two.
+        window: seconds over which the scheduler looks at interactive calls.
+        backlog: batch calls that are submitted and not finished, at all times.
     """
 
     interactive: Sequence[RecordedCall] | Agents
@@ -87,7 +90,8 @@ class Answer:
 def what_if(question: Question, *, progress: Callable[[float], None] = lambda share: None) -> Answer:
     """Run the traffic through each arm, one after the other; `progress` hears shares of the work.
 
-    Raises: `TraceError` for a call that the backend could never serve, `ConfigError` for bounds that cannot be.
+    Raises: `TraceError` for a call that the backend could never serve, `ConfigError` for bounds that cannot be; what
+    goes wrong in a run, as `run_arm`.
     """
     _check_lengths(question)
     _scheduler(question, question.policy(1.0))  # what it refuses, it shall refuse before an hour of traffic has run
