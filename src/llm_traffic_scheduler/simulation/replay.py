@@ -23,7 +23,7 @@ from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
 from .batching_server import A100, BatchingServer, Engine
 from .recording import ArmRun, CallRecord
 from .runner import Workload, run_arm
-from .traces import CallLength, RecordedCall, TraceError
+from .traces import CallLength, RecordedCall, check_fits
 
 _ARMS: Final = 6
 _SAMPLE_EVERY: Final = 0.25
@@ -104,8 +104,8 @@ def replay(
     Raises: `TraceError` for a call that the engine's memory could not hold.
     """
     setup = setup or Setup()
-    _check_lengths([call.length for call in traffic], "traffic", setup.engine)
-    _check_lengths(lengths, "batch lengths", setup.engine)
+    check_fits((call.length for call in traffic), "traffic", setup.engine.kv_tokens - 1)
+    check_fits(lengths, "batch lengths", setup.engine.kv_tokens - 1)
 
     span = traffic[-1].arrival
     server = partial(BatchingServer, setup.engine)
@@ -134,16 +134,6 @@ def _scheduler(setup: Setup, p95_threshold: float) -> TrafficScheduler:
         interactive_p95_threshold=p95_threshold,
         window=setup.window,
     )
-
-
-def _check_lengths(lengths: Sequence[CallLength], where: str, engine: Engine) -> None:
-    for number, length in enumerate(lengths, 1):
-        tokens = length.prompt_tokens + length.output_tokens
-        if not tokens < engine.kv_tokens:
-            raise TraceError(
-                f"call {number} of the {where}: {tokens} tokens never fit the memory of the simulated engine"
-                f" ({engine.kv_tokens} tokens)"
-            )
 
 
 def _arm_run(name: str, arm: Arm, workload: Workload, progress: Progress) -> ArmRun:

@@ -11,7 +11,7 @@ import csv
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -123,6 +123,16 @@ def read_lengths(path: str | Path) -> tuple[CallLength, ...]:
     if not lengths:
         raise rows.error("no lengths below the header")
     return lengths
+
+
+def check_fits(lengths: Iterable[CallLength], where: str, most_tokens: float) -> None:
+    """Raise `TraceError` for a call of more than `most_tokens`, prompt and answer; `where` is what they are called."""
+    for number, length in enumerate(lengths, 1):
+        if not (tokens := length.prompt_tokens + length.output_tokens) <= most_tokens:
+            raise TraceError(
+                f"call {number} of the {where}: {tokens} tokens never fit the simulated backend"
+                f" (at most {most_tokens:.0f} tokens)"
+            )
 
 
 class _Rows:

@@ -17,7 +17,7 @@ from .backend import Backend
 from .batching_server import A100, BatchingServer
 from .runner import RunResult, Workload, run_arm
 from .shapes import Agents
-from .traces import CallLength, RecordedCall, TraceError
+from .traces import CallLength, RecordedCall, check_fits
 
 __all__ = ["Answer", "Question", "what_if"]
 
@@ -93,7 +93,9 @@ def what_if(question: Question, *, progress: Callable[[float], None] = lambda sh
     Raises: `TraceError` for a call that the backend could never serve, `ConfigError` for bounds that cannot be; what
     goes wrong in a run, as `run_arm`.
     """
-    _check_lengths(question)
+    check_fits(question.batch, "batch lengths", question.most_tokens)
+    if not isinstance(question.interactive, Agents):
+        check_fits((call.length for call in question.interactive), "traffic", question.most_tokens)
     _scheduler(question, question.policy(1.0))  # what it refuses, it shall refuse before an hour of traffic has run
 
     def run(
@@ -131,17 +133,3 @@ def _scheduler(question: Question, policy: LimitPolicy) -> TrafficScheduler:
         policy=policy,
         window=question.window,
     )
-
-
-def _check_lengths(question: Question) -> None:
-    interactive = question.interactive
-    lengths = {"batch lengths": question.batch}
-    if not isinstance(interactive, Agents):
-        lengths["traffic"] = [call.length for call in interactive]
-    for where, each in lengths.items():
-        for number, length in enumerate(each, 1):
-            if not (tokens := length.prompt_tokens + length.output_tokens) <= question.most_tokens:
-                raise TraceError(
-                    f"call {number} of the {where}: {tokens} tokens never fit the simulated backend"
-                    f" (at most {question.most_tokens:g} tokens)"
-                )
