@@ -16,13 +16,12 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from llm_traffic_scheduler import TrafficScheduler
 from llm_traffic_scheduler.testing import run_virtual
 
 from .arms import Arm
 from .backend import Backend, Broken, Overloaded, Throttled
 from .batching_server import BatchingServer
-from .recording import Latency, Sample, Steering
+from .recording import Latency, Sample, steering_of
 from .reporting import Reporting
 from .traces import CallLength, RecordedCall
 
@@ -316,13 +315,9 @@ class _Run:
 
     def sample(self, number: int, every: float) -> None:
         """Write down how it stands, and come again; half-way between round times, at which traffic comes and goes."""
-        time, steering = self.loop.time() - self.start, None
-        if isinstance(self.arm, TrafficScheduler):
-            # Reading evaluates the law, so the limit is right even while no batch call asks for it.
-            snapshot = self.arm.snapshot()
-            steering = Steering(snapshot.batch_limit, snapshot.pressure)
-        interactive = self.at_server - self.batch_at_server
-        self.samples.append(Sample(time, interactive, self.batch_at_server, steering, self.open - interactive))
+        time, interactive = self.loop.time() - self.start, self.at_server - self.batch_at_server
+        waiting = self.open - interactive
+        self.samples.append(Sample(time, interactive, self.batch_at_server, steering_of(self.arm), waiting))
         following = (number + 1.5) * every
         if following <= self.workload.span:
             self.loop.call_at(self.start + following, self.sample, number + 1, every)
