@@ -25,7 +25,8 @@ from .layout import plain
 from .replay import Replay, Setup, builtin_lengths, paced, replay
 from .report import replay_text, scenario_text, verdict_text
 from .reporting import Reporting
-from .runner import RunResult, Workload, run_arm
+from .results import RunResult
+from .runner import Workload, run_arm
 from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario
 from .shapes import Agents, Lengths, burst, chat_lengths, diurnal, gamma_gaps, sparse, square, steady
 from .simple_server import SimpleServer

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from .arms import OURS
 from .recording import ArmRun, CallRecord, Latency
 from .replay import Replay
-from .runner import RunResult
+from .results import RunResult
 from .scenarios import BATCH_MAX, BATCH_MIN, ScenarioRun
 from .what_if import Answer
 

@@ -15,7 +15,8 @@ from llm_traffic_scheduler import LimitPolicy, TrafficScheduler
 from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
 from .backend import Backend
 from .batching_server import A100, BatchingServer
-from .runner import RunResult, Workload, run_arm
+from .results import RunResult
+from .runner import Workload, run_arm
 from .shapes import Agents
 from .traces import CallLength, RecordedCall, check_fits
 

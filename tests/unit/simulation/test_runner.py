@@ -15,7 +15,8 @@ from llm_traffic_scheduler import Arrived, Ended, FirstToken, FixedPolicy, Traff
 from llm_traffic_scheduler.simulation.arms import FixedSplit, Kind, Unscheduled
 from llm_traffic_scheduler.simulation.backend import Broken, OnFirstToken
 from llm_traffic_scheduler.simulation.batching_server import BatchingServer
-from llm_traffic_scheduler.simulation.runner import Clients, RunResult, Workload, run_arm, turns
+from llm_traffic_scheduler.simulation.results import RunResult
+from llm_traffic_scheduler.simulation.runner import Clients, Workload, run_arm
 from llm_traffic_scheduler.simulation.traces import CallLength, RecordedCall
 
 T = TypeVar("T")
@@ -186,11 +187,6 @@ def test_nobody_is_asked_for_a_snapshot_unless_samples_are_wanted() -> None:
     result = run_arm(simple(calls(1)), scheduler)
 
     assert (result.samples, result.idle_slots(8)) == ((), 0.0)
-
-
-@pytest.mark.parametrize("values, expected", [([], 0), ([1, 2, 3], 0), ([1, 2, 2, 1], 1), ([3, 1, 3, 3, 2], 2)])
-def test_a_turn_is_a_fall_after_a_rise_or_a_rise_after_a_fall(values: list[int], expected: int) -> None:
-    assert turns(values) == expected
 
 
 class Ladder:
