@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -21,6 +21,7 @@ from llm_traffic_scheduler import TrafficScheduler
 
 from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
 from .batching_server import A100, BatchingServer, Engine
+from .progress import Progress, unheard
 from .recording import ArmRun, CallRecord
 from .runner import Workload, run_arm
 from .traces import CallLength, RecordedCall, check_fits
@@ -28,9 +29,6 @@ from .traces import CallLength, RecordedCall, check_fits
 _ARMS: Final = 6
 _SAMPLE_EVERY: Final = 0.25
 _SAMPLES: Final = 2000  # at most so many per arm; a picture has fewer columns
-
-Progress = Callable[[float], None]
-"""Hears which share of all the work has been done since it was last called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,7 @@ def replay(
     lengths: Sequence[CallLength],
     *,
     setup: Setup | None = None,
-    progress: Progress = lambda share: None,
+    progress: Progress = unheard,
 ) -> Replay:
     """Run the traffic through each arm, one after the other.
 

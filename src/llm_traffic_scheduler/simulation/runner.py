@@ -21,6 +21,7 @@ from llm_traffic_scheduler.testing import run_virtual
 from .arms import Arm
 from .backend import Backend, Broken, Overloaded, Throttled
 from .batching_server import BatchingServer
+from .progress import Progress
 from .recording import Sample, steering_of
 from .reporting import Reporting
 from .results import BatchCall, RunResult
@@ -78,12 +79,12 @@ def run_arm(
     make_arm: Callable[[], Arm],
     *,
     sample_every: float | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> RunResult:
     """Run the workload through a fresh arm in virtual time.
 
     `sample_every`: seconds between samples, None for none: asking a scheduler for a snapshot costs as much as a call.
-    `progress` hears the share of the span that has passed since it last heard.
+    `progress` hears of the span as it passes.
     Raises: an `ExceptionGroup` of what the arm or the backend raises, but for `workload.failures`.
     """
 
@@ -120,7 +121,7 @@ class _Run:
         self.instant, self.starts, self.before = -math.inf, 0, 0  # the last at which batch calls began or ended
         self.most_starts = self.most_added = 0
 
-    async def play(self, sample_every: float | None, progress: Callable[[float], None] | None) -> RunResult:
+    async def play(self, sample_every: float | None, progress: Progress | None) -> RunResult:
         workload = self.workload
         longest = workload.span + workload.grace
         try:
@@ -229,7 +230,7 @@ class _Run:
         if following <= self.workload.span:
             self.loop.call_at(self.start + following, self.sample, number + 1, every)
 
-    def tell(self, number: int, progress: Callable[[float], None]) -> None:
+    def tell(self, number: int, progress: Progress) -> None:
         """Say that another part of the span is over, and come again."""
         if number:
             progress(1 / _SHARES)

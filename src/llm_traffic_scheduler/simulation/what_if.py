@@ -15,6 +15,7 @@ from llm_traffic_scheduler import LimitPolicy, TrafficScheduler
 from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
 from .backend import Backend
 from .batching_server import A100, BatchingServer
+from .progress import Progress, unheard
 from .results import RunResult
 from .runner import Workload, run_arm
 from .shapes import Agents
@@ -88,8 +89,8 @@ class Answer:
         return self.ours.peak_at_server <= self.question.max_concurrency
 
 
-def what_if(question: Question, *, progress: Callable[[float], None] = lambda share: None) -> Answer:
-    """Run the traffic through each arm, one after the other; `progress` hears shares of the work.
+def what_if(question: Question, *, progress: Progress = unheard) -> Answer:
+    """Run the traffic through each arm, one after the other; `progress` hears of it.
 
     Raises: `TraceError` for a call that the backend could never serve, `ConfigError` for bounds that cannot be; what
     goes wrong in a run, as `run_arm`.
