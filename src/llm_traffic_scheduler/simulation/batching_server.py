@@ -24,6 +24,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from llm_traffic_scheduler import ConfigError
+
 from .backend import OnFirstToken
 
 
@@ -45,7 +47,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         if not self.token_budget > self.max_num_seqs >= 1:
-            raise ValueError(
+            raise ConfigError(
                 f"token_budget ({self.token_budget}) must be above max_num_seqs ({self.max_num_seqs}):"
                 " a step decodes one token for each call and needs room for prefill"
             )

@@ -9,6 +9,8 @@ import asyncio
 import math
 from typing import Final
 
+from llm_traffic_scheduler import ConfigError
+
 from .backend import Backend, Broken, OnFirstToken, Throttled
 
 
@@ -17,7 +19,7 @@ class _Fault:
 
     def __init__(self, backend: Backend, *, start: float = 0.0, until: float = math.inf) -> None:
         if not start < until:
-            raise ValueError(f"start must be before until ({until:g} s), got {start:g} s")
+            raise ConfigError(f"start must be before until ({until:g} s), got {start:g} s")
         self.backend: Final = backend
         self.start: Final = start
         self.until: Final = until

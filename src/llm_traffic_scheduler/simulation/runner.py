@@ -16,11 +16,13 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from llm_traffic_scheduler import ConfigError
 from llm_traffic_scheduler.testing import run_virtual
 
 from .arms import Arm
 from .backend import Backend, Broken, Overloaded, Throttled
 from .batching_server import BatchingServer
+from .checks import at_least_zero
 from .progress import Progress
 from .recording import Sample, steering_of
 from .reporting import Reporting
@@ -68,10 +70,9 @@ class Workload:
     reports: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.span < math.inf:
-            raise ValueError(f"span must be a finite number of seconds, at least 0, got {self.span!r}")
+        at_least_zero(span=self.span)
         if self.backlog and not self.batch:
-            raise ValueError(f"a backlog of {self.backlog} batch calls needs their lengths, got none")
+            raise ConfigError(f"a backlog of {self.backlog} batch calls needs their lengths, got none")
 
 
 def run_arm(

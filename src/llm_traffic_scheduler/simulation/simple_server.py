@@ -14,6 +14,7 @@ from collections import deque
 from typing import Final
 
 from .backend import OnFirstToken
+from .checks import above_zero, at_least_one, at_least_zero
 
 
 class _Call:
@@ -47,13 +48,9 @@ class SimpleServer:
         per_prompt_token: float = 0.068e-3,
         max_running: int = 256,
     ) -> None:
-        if not (0 < per_step < math.inf and 0 <= per_running < math.inf and 0 <= per_prompt_token < math.inf):
-            raise ValueError(
-                "per_step must be above 0, per_running and per_prompt_token at least 0 and finite, got"
-                f" {per_step}, {per_running} and {per_prompt_token}"
-            )
-        if not max_running >= 1:
-            raise ValueError(f"max_running must be at least 1, got {max_running}")
+        above_zero(per_step=per_step)
+        at_least_zero(per_running=per_running, per_prompt_token=per_prompt_token)
+        at_least_one(max_running=max_running)
         self.max_running: Final = max_running
         self._per_step, self._per_running, self._per_prompt_token = per_step, per_running, per_prompt_token
         self._waiting: deque[_Call] = deque()

@@ -6,10 +6,10 @@ takes as long as it takes, whatever runs beside it; only waiting for a slot hurt
 """
 
 import asyncio
-import math
 from collections import deque
 
 from .backend import OnFirstToken
+from .checks import above_zero, at_least_one, at_least_zero
 
 
 class SlotServer:
@@ -24,8 +24,7 @@ class SlotServer:
     __slots__ = ("_busy", "_slots", "_waiting")
 
     def __init__(self, slots: int) -> None:
-        if not slots >= 1:
-            raise ValueError(f"slots must be at least 1, got {slots}")
+        at_least_one(slots=slots)
         self._slots = slots
         self._busy = 0
         self._waiting: deque[tuple[asyncio.Future[None], float, OnFirstToken | None, float]] = deque()
@@ -71,11 +70,8 @@ class TokenSlots:
     __slots__ = ("_per_output_token", "_per_prompt_token", "_server")
 
     def __init__(self, slots: int, *, per_prompt_token: float = 0.0001, per_output_token: float = 0.02) -> None:
-        if not (0 <= per_prompt_token < math.inf and 0 < per_output_token < math.inf):
-            raise ValueError(
-                "per_prompt_token must be at least 0, per_output_token above 0 and both finite, got"
-                f" {per_prompt_token} and {per_output_token}"
-            )
+        at_least_zero(per_prompt_token=per_prompt_token)
+        above_zero(per_output_token=per_output_token)
         self._server = SlotServer(slots)
         self._per_prompt_token = per_prompt_token
         self._per_output_token = per_output_token

@@ -11,7 +11,7 @@ from typing import TypeVar, TypeVarTuple
 
 import pytest
 
-from llm_traffic_scheduler import Arrived, Ended, FirstToken, FixedPolicy, TrafficScheduler
+from llm_traffic_scheduler import Arrived, ConfigError, Ended, FirstToken, FixedPolicy, TrafficScheduler
 from llm_traffic_scheduler.simulation.arms import FixedSplit, Kind, Unscheduled
 from llm_traffic_scheduler.simulation.backend import Broken, OnFirstToken
 from llm_traffic_scheduler.simulation.batching_server import BatchingServer
@@ -247,10 +247,13 @@ def test_progress_adds_up_to_the_whole_span() -> None:
 
 @pytest.mark.parametrize(
     "changes, message",
-    [({"span": math.nan}, "span must be a finite number of seconds"), ({"batch": ()}, "needs their lengths, got none")],
+    [
+        ({"span": math.nan}, "span must be a finite number, at least 0, got nan"),
+        ({"batch": ()}, "needs their lengths, got none"),
+    ],
 )
 def test_a_workload_that_cannot_be_run_is_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ConfigError, match=message):
         simple((), **changes)
 
 
