@@ -196,8 +196,8 @@ class AdaptivePolicy:
                 else:
                     objective.lost(now, call, latency)
         if self._pace is not None:
-            if completed and event.first_token is not None and event.tokens > 1:
-                self._pace.served(now, call, latency, (latency - event.first_token) / (event.tokens - 1))
+            if completed and (pace := event.pace) is not None:
+                self._pace.served(now, call, latency, pace)
             else:
                 self._pace.lost(now, call, latency)
 

@@ -160,6 +160,13 @@ class Ended:
     tokens: int = 0
     outcome: Literal["completed", "failed", "cancelled", "timed_out", "rejected"] = "completed"
 
+    @property
+    def pace(self) -> float | None:
+        """Seconds per output token after the first; None unless the first and at least one more were reported."""
+        if self.first_token is None or self.tokens < 2:
+            return None
+        return (self.latency - self.first_token) / (self.tokens - 1)
+
 
 Observation: TypeAlias = Arrived | FirstToken | Ended
 
