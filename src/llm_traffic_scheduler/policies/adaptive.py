@@ -48,7 +48,8 @@ class AdaptivePolicy:
     next interactive call at every instant.
 
     Args:
-        p95_target: for the P95 end to end, in seconds. Below 1.15 times what it is without batch, no limit keeps it.
+        p95_target: for the P95 end to end, in seconds. A target close to what it is without batch no limit keeps:
+            `batch_min` calls may always run.
         ttft_target: for the P95 of the time to first token, in seconds; `slot.first_token()` reports it. A call that
             reports none has its end for its first token.
         pace_target: for the P95 of the seconds per output token after the first; `slot.first_token()` and
