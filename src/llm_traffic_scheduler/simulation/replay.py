@@ -23,12 +23,10 @@ from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
 from .batching_server import A100, BatchingServer, Engine
 from .progress import Progress, unheard
 from .recording import ArmRun, CallRecord
-from .runner import Workload, run_arm
+from .runner import Workload, run_arm, sampling
 from .traces import CallLength, RecordedCall, check_fits
 
 _ARMS: Final = 6
-_SAMPLE_EVERY: Final = 0.25
-_SAMPLES: Final = 2000  # at most so many per arm; a picture has fewer columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +133,7 @@ def _scheduler(setup: Setup, p95_threshold: float) -> TrafficScheduler:
 
 
 def _arm_run(name: str, arm: Arm, workload: Workload, progress: Progress) -> ArmRun:
-    every = max(_SAMPLE_EVERY, workload.span / _SAMPLES)
+    every = sampling(workload.span)
     run = run_arm(workload, lambda: arm, sample_every=every, progress=lambda share: progress(share / _ARMS))
     interactive = (
         CallRecord("interactive", arrived, arrived + latency)

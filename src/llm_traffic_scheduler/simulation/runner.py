@@ -29,8 +29,10 @@ from .reporting import Reporting
 from .results import BatchCall, RunResult
 from .traces import CallLength, RecordedCall
 
-__all__ = ["Clients", "Workload", "run_arm"]
+__all__ = ["Clients", "Workload", "run_arm", "sampling"]
 
+_SAMPLE_EVERY: Final = 0.25
+_SAMPLES: Final = 2000  # a picture has fewer columns
 _SHARES: Final = 100  # as many times is progress heard
 # A batch call that failed is followed by the next one after this: at once would stop the virtual clock.
 _AFTER_A_FAILURE: Final = 1.0
@@ -93,6 +95,11 @@ def run_arm(
         return await _Run(workload, make_arm(), asyncio.get_running_loop()).play(sample_every, progress)
 
     return run_virtual(play())
+
+
+def sampling(span: float) -> float:
+    """Seconds between samples that show how a run went: 0.25, or more where that would be over 2000 samples."""
+    return max(_SAMPLE_EVERY, span / _SAMPLES)
 
 
 class _Over(Exception):

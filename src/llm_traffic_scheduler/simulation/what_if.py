@@ -17,15 +17,13 @@ from .backend import Backend
 from .batching_server import A100, BatchingServer
 from .progress import Progress, unheard
 from .results import RunResult
-from .runner import Workload, run_arm
+from .runner import Workload, run_arm, sampling
 from .shapes import Agents
 from .traces import CallLength, RecordedCall, check_fits
 
 __all__ = ["Answer", "Question", "what_if"]
 
 _RUNS: Final = 6
-_SAMPLE_EVERY: Final = 0.25
-_SAMPLES: Final = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +109,7 @@ def what_if(question: Question, *, progress: Progress = unheard) -> Answer:
             backend=backend,
             reports=True,
         )
-        every = max(_SAMPLE_EVERY, question.span / _SAMPLES)
+        every = sampling(question.span)
         return run_arm(workload, arm, sample_every=every, progress=lambda share: progress(share / _RUNS))
 
     alone = run(Unscheduled, backlog=0, backend=question.healthy or question.backend)
