@@ -12,7 +12,6 @@ Exit status: 0 if all values were found, 1 if not (the reasons say why), 2 for i
 
 import argparse
 import asyncio
-import contextlib
 import importlib.util
 import json
 import math
@@ -20,24 +19,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from llm_traffic_scheduler import Calibration, ConfigError, calibrate
+from llm_traffic_scheduler.simulation.arguments import Parser, above_zero, output_file, picture, whole
 
 if TYPE_CHECKING:
     import httpx
     from matplotlib.axes import Axes
 
-PICTURES: Final = (".png", ".svg", ".pdf")
 PROMPT: Final = "Explain in one paragraph why the sky is blue."
 INK, LINE, TAIL, LIMIT = "#333333", "#0072B2", "#9ecae1", "#D55E00"
-
-
-class Parser(argparse.ArgumentParser):
-    """One line for bad input, not a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 class BadAnswer(Exception):
@@ -49,36 +41,8 @@ class BadAnswer(Exception):
         self.retry_after = retry_after
 
 
-def above_zero(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < (value := float(text)) < math.inf:
-            return value
-    raise argparse.ArgumentTypeError(f"must be a finite number above 0, got {text!r}")
-
-
 def rates(text: str) -> list[float]:
     return [above_zero(part) for part in text.split(",")]
-
-
-def whole(text: str) -> int:
-    with contextlib.suppress(ValueError):
-        if (value := int(text)) >= 1:
-            return value
-    raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-
-
-def output_file(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: no such directory, or not a file that may be written")
-    return path
-
-
-def picture(text: str) -> Path:
-    path = output_file(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"must end in {', '.join(PICTURES)}, got {text!r}")
-    return path
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
@@ -91,11 +55,11 @@ def parse(arguments: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
     )
     parser.add_argument("--seconds", type=above_zero, default=60.0, help="for each rate (%(default)g)")
     parser.add_argument("--prompt", default=PROMPT, metavar="TEXT", help="(%(default)r)")
-    parser.add_argument("--max-tokens", type=whole, default=64, metavar="N", help="per answer (%(default)s)")
+    parser.add_argument("--max-tokens", type=whole(1), default=64, metavar="N", help="per answer (%(default)s)")
     parser.add_argument(
         "--target-p95", type=above_zero, metavar="SECONDS", help="left out: twice the P95 at the lowest rate"
     )
-    parser.add_argument("--max-calls", type=whole, default=1000, metavar="N", help="never send more (%(default)s)")
+    parser.add_argument("--max-calls", type=whole(1), default=1000, metavar="N", help="never send more (%(default)s)")
     parser.add_argument(
         "--timeout", type=above_zero, default=60.0, metavar="SECONDS", help="for each call (%(default)g)"
     )

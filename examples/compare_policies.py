@@ -16,33 +16,18 @@ setting), 2 for input that cannot be used.
 """
 
 import argparse
-import importlib.util
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from llm_traffic_scheduler.simulation import comparison
+from llm_traffic_scheduler.simulation.arguments import Parser, missing_matplotlib, output_file, picture, whole
 from llm_traffic_scheduler.simulation.progress import progress_bar
 
 TRACES: Final = Path(__file__).resolve().parents[2] / "shared" / "traces"
 SHORT: Final = ("steady", "cv3", "chat", "burst")
-PICTURES: Final = (".png", ".svg", ".pdf")
-
-
-class Parser(argparse.ArgumentParser):
-    """One line for bad input, not a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def whole(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 up, got {text!r}")
-    return int(text)
 
 
 def minutes(text: str) -> float:
@@ -71,20 +56,6 @@ def engines(text: str) -> tuple[str, ...]:
     return names(tuple(comparison.ENGINES), text)
 
 
-def output_file(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: no such directory, or not a file that may be written")
-    return path
-
-
-def picture(text: str) -> Path:
-    path = output_file(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"must end in {', '.join(PICTURES)}, got {text!r}")
-    return path
-
-
 def parse(arguments: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
     stories = "\n".join(f"  {shape.name:10}{shape.story}" for shape in comparison.SHAPES.values())
     parser = Parser(
@@ -93,14 +64,14 @@ def parse(arguments: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
     add = parser.add_argument
     add("--full", action="store_true", help="ten instances of 30 minutes, all shapes and settings, and the H100 model")
     add("--shapes", type=shapes, metavar="A,B", help=f"some of the shapes below ({','.join(SHORT)}; --full: all)")
-    add("--seeds", type=whole, metavar="N", help="instances of each shape (1; --full: 10); figures to quote need 4")
+    add("--seeds", type=whole(1), metavar="N", help="instances of each shape (1; --full: 10); figures to quote need 4")
     add("--minutes", type=minutes, metavar="M", help="length of an instance (10; --full: 30)")
     add("--all-settings", action="store_true", help="not only every second setting of each sweep (--full: all)")
     add("--engines", type=engines, metavar="A,B", help="A100, H100, or both with a comma (A100; --full: both)")
-    add("--max-concurrency", type=whole, default=128, metavar="N", help="the cap (128)")
-    add("--batch-max", type=whole, default=64, metavar="N", help="batch calls at a time, at most (64)")
+    add("--max-concurrency", type=whole(1), default=128, metavar="N", help="the cap (128)")
+    add("--batch-max", type=whole(1), default=64, metavar="N", help="batch calls at a time, at most (64)")
     add("--traces", type=Path, metavar="DIR", help="recorded traffic (../shared/traces, if it is there)")
-    add("--jobs", type=whole, metavar="N", help="processes (one per core)")
+    add("--jobs", type=whole(1), metavar="N", help="processes (one per core)")
     add("--json", type=output_file, metavar="FILE", help="write every run of every arm as JSON")
     add("--plot", type=picture, metavar="FILE.png", help="draw P95 against goodput; needs matplotlib")
     options = parser.parse_args(arguments)
@@ -108,8 +79,8 @@ def parse(arguments: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
         parser.error(f"--batch-max ({options.batch_max}) must be below --max-concurrency ({options.max_concurrency})")
     if options.traces and not options.traces.is_dir():
         parser.error(f"--traces: {options.traces} is not a directory")
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install 'llm-traffic-scheduler[simulation]'")
+    if options.plot and (message := missing_matplotlib()):
+        parser.error(message)
     return parser, options
 
 

@@ -66,6 +66,7 @@ async def calibrate(
     Raises:
         ConfigError: an argument is impossible, or the budget does not suffice; or `call` returned what cannot be
             awaited, or a stream, whose answer is not there yet.
+        What `is_throttled` or `progress` raises.
     Cancellation: every unfinished call is cancelled and awaited; nothing is left behind.
     """
     plan = Plan(

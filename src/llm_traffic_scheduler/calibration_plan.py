@@ -16,7 +16,7 @@ from typing import TypeAlias
 from .core.checks import count, seconds
 from .errors import ConfigError
 
-__all__ = ["CallOnce", "IsThrottled", "Plan", "Progress", "shown", "status_429_or_retry_after"]
+__all__ = ["CallOnce", "IsThrottled", "Plan", "Progress", "rates_of", "shown", "status_429_or_retry_after"]
 
 CallOnce: TypeAlias = Callable[[], Awaitable[object]]
 IsThrottled: TypeAlias = Callable[[Exception], bool | float | None]

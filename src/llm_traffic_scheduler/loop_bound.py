@@ -16,6 +16,7 @@ from .errors import SchedulerMisuse
 from .forks import survive_forks
 from .listeners import Listeners
 from .loop_end import abandon
+from .policies.base import reset
 from .settings import Settings
 from .snapshot import Tally
 from .surroundings import around, lineage
@@ -61,8 +62,7 @@ class LoopBound:
     def _reset_policy(self) -> None:
         """Let the policy forget single calls: of those that it knew it would not hear any more."""
         try:
-            if callable(reset := getattr(self._policy, "reset", None)):
-                reset()
+            reset(self._policy)
         except Exception as error:
             self._listeners.policy_fault(error)
 

@@ -45,14 +45,16 @@ def tell_failed(call: Call, now: float, outcome: _How) -> None:
 
 def tell_ended(call: Call, now: float, outcome: _How) -> None:
     """The call has ended, or was refused."""
-    governor, latency = call.home.governor, max(0.0, now - call.submitted)
-    slot = None if call.extras is None else call.extras.slot
+    governor, slot = call.home.governor, None if call.extras is None else call.extras.slot
+    if slot is None and governor.observe is None:
+        return
     first_token, tokens = None, 0
     if slot is not None:
         tokens = slot.token_count
         if slot.first_token_at is not None:
             first_token = max(0.0, slot.first_token_at - call.submitted)
-            if tokens > 1 and outcome == "completed":
-                governor.pace(now, (latency - first_token) / (tokens - 1))
+    event = Ended(id(call), max(0.0, now - call.submitted), first_token, tokens, outcome)
+    if outcome == "completed" and (pace := event.pace) is not None:
+        governor.pace(now, pace)
     if governor.observe is not None:
-        governor.tell(now, Ended(id(call), latency, first_token, tokens, outcome))
+        governor.tell(now, event)

@@ -155,7 +155,8 @@ class TrafficScheduler(LoopBound):
                 with equal priority take turns; calls without one are one tenant.
             preemptible: True: it is safe to run the function again. A batch call may then be cancelled, twice at most,
                 when interactive calls wait for its slot; it waits in its old place, and its function is called again,
-                with a `run_timeout` of its own. What it had done is lost: no more than a twentieth of batch's time.
+                with a `run_timeout` of its own. What it had done is lost: at most a twentieth of the slot-seconds
+                that batch has had in the last minute.
 
         Raises:
             QueueFull, QueueTimeout, SchedulerClosed: refused; the function was not called.

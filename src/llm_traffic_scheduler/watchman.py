@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from .core.admission import Admission
-from .policies.diagnosis import STILL_FOR, Diagnosis, Observation
+from .policies.diagnosis import STILL_FOR, Diagnosis, Look
 from .policies.history import LimitRecord
 from .policies.pressure import PressurePolicy
 
@@ -49,9 +49,9 @@ class Watchman:
         ended = self._home.ended()[1]
         if ended != self._moved[0]:
             self._moved = ended, now
-        seen = self._observation(now)
+        seen = self._seen(now)
         self._begin_round(now)  # before a log handler can do anything
-        for finding in self._diagnosis.observe(seen):
+        for finding in self._diagnosis.judge(seen):
             self._home.listeners.warn(finding.kind, finding.message)
 
     def _begin_round(self, now: float) -> None:
@@ -72,13 +72,13 @@ class Watchman:
         started = -math.inf if newest is None else newest.started_at
         return min(admission.oldest_wait(False, now), max(0.0, now - max(since, started)))
 
-    def _observation(self, now: float) -> Observation:
+    def _seen(self, now: float) -> Look:
         home = self._home
         governor, admission = home.governor, home.admission
         rps, p95 = governor.tide.take()
         policy, limits, still = governor.policy, admission.limits, self.still_for(now)
         law = policy if isinstance(policy, PressurePolicy) else None
-        return Observation(
+        return Look(
             now=now,
             rps=rps,
             p95=p95,

@@ -163,7 +163,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(
     [
         (["--rates", "1,two"], "must be a finite number above 0, got 'two'"),
         (["--rates", "1,nan"], "must be a finite number above 0, got 'nan'"),
-        (["--max-calls", "0"], "must be a whole number of at least 1, got '0'"),
+        (["--max-calls", "0"], "must be a whole number, at least 1, got '0'"),
         (["--plot", "curve.txt"], "must end in .png, .svg, .pdf"),
         (["--json", "no/such/directory/out.json"], "cannot write"),
         (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY, which is not set"),

@@ -60,7 +60,7 @@ def test_help_names_every_shape_and_option_and_what_figures_are_good_for() -> No
     "arguments, message",
     [
         (("--shapes", "steady,round"), "unknown: round; there are steady, cv3, chat"),
-        (("--seeds", "0"), "must be a whole number from 1 up, got '0'"),
+        (("--seeds", "0"), "must be a whole number, at least 1, got '0'"),
         (("--minutes", "nan"), "must be a number of minutes from 1 to 1440, got 'nan'"),
         (("--traces", "nowhere"), "nowhere is not a directory"),
         (("--batch-max", "128"), "--batch-max (128) must be below --max-concurrency (128)"),

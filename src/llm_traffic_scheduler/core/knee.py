@@ -126,20 +126,20 @@ def _twice(lowest: CalibrationPoint) -> tuple[float, float]:
 
 def _unfit(lowest: CalibrationPoint) -> str | None:
     """Why nothing can be measured against the lowest rate."""
-    where = f"{_rate(lowest)}, the lowest that counts,"
+    where = f"{_rate(lowest)}, the lowest that counts"
     if lowest.throttled:
         return f"the backend throttled at {where}{_waits(lowest)}: begin lower, or raise its quota"
     if lowest.stopped == "unfinished":
-        return f"{_calls(lowest.max_unfinished)} were unfinished at {where} and it was stopped: begin lower"
+        return f"{_calls(lowest.max_unfinished)} were unfinished at {where}, and it was stopped: begin lower"
     if lowest.fell_behind:
         return _behind(lowest)
     if lowest.failures * 20 > lowest.calls:
         failed = f"{lowest.failures} of {lowest.calls} calls failed at {where}"
-        return f"{failed} the last with {lowest.last_error}: there is nothing to compare higher rates with"
+        return f"{failed}, the last with {lowest.last_error}: there is nothing to compare higher rates with"
     assert lowest.p95 is not None
     if lowest.seconds < _STRETCH * lowest.p95:
         return (
-            f"P95 is {lowest.p95:.3g} s at {where} and calls were sent for {lowest.seconds:.3g} s, too short for a "
+            f"P95 is {lowest.p95:.3g} s at {where}, and calls were sent for {lowest.seconds:.3g} s, too short for a "
             f"queue to show: give seconds_per_rate at least {_STRETCH} times the P95, {_STRETCH * lowest.p95:.3g}"
         )
     return None

@@ -8,10 +8,10 @@ twentieth of what batch work has had lately. A newcomer costs next to nothing, a
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import floor
 from typing import Final, TypeVar
 
 __all__ = ["BUDGET", "PER_CALL", "PER_DECISION", "WINDOW", "BatchTime", "choose", "wanted"]
@@ -52,7 +52,7 @@ class BatchTime:
     def __init__(self) -> None:
         self._slices: deque[_Slice] = deque()
         self._running = 0
-        self._until = float("-inf")
+        self._until = -math.inf
 
     def advance(self, now: float, running: int) -> None:
         """From `now` on so many batch calls run; as many as were told last time have run until then."""
@@ -73,7 +73,7 @@ class BatchTime:
 
     def lose(self, now: float, seconds: float) -> None:
         """A call that has had a slot for so long has to begin anew."""
-        self._slice(floor(now / _SLICE)).lost += seconds
+        self._slice(math.floor(now / _SLICE)).lost += seconds
 
     def lost(self, now: float) -> float:
         """Slot-seconds that were for nothing."""
@@ -93,7 +93,7 @@ class BatchTime:
             return
         start = max(start, end - WINDOW - _SLICE)
         while start < end:
-            index = floor(start / _SLICE)
+            index = math.floor(start / _SLICE)
             until = min((index + 1) * _SLICE, end)
             self._slice(index).taken += running * (until - start)
             start = until

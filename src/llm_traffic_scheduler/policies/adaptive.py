@@ -49,7 +49,8 @@ class AdaptivePolicy:
     next interactive call at every instant.
 
     Args:
-        p95_target: for the P95 end to end, in seconds. Below 1.15 times what it is without batch, no limit keeps it.
+        p95_target: for the P95 end to end, in seconds. A target close to what it is without batch no limit keeps:
+            `batch_min` calls may always run.
         ttft_target: for the P95 of the time to first token, in seconds; `slot.first_token()` reports it. A call that
             reports none has its end for its first token.
         pace_target: for the P95 of the seconds per output token after the first; `slot.first_token()` and
@@ -210,8 +211,8 @@ class AdaptivePolicy:
                 else:
                     objective.lost(now, call, latency)
         if self._pace is not None:
-            if completed and event.first_token is not None and event.tokens > 1:
-                self._pace.served(now, call, latency, (latency - event.first_token) / (event.tokens - 1))
+            if completed and (pace := event.pace) is not None:
+                self._pace.served(now, call, latency, pace)
             else:
                 self._pace.lost(now, call, latency)
 

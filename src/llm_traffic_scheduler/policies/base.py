@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ..core.checks import seconds
 from ..errors import ConfigError
@@ -27,6 +27,9 @@ __all__ = [
     "check_decision",
     "check_policy",
     "observer_of",
+    "reads_of",
+    "replica_of",
+    "reset",
 ]
 
 PolicyT = TypeVar("PolicyT")
@@ -67,6 +70,9 @@ class Signals:
     """Pressure from an outside gauge, None without one."""
     slice_length: float = 0.1
     """Seconds of a slice of the window: `advance` is not called again before it has passed."""
+
+
+_EVERYTHING: Final = frozenset(field.name for field in fields(Signals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +166,13 @@ class Ended:
     tokens: int = 0
     outcome: Literal["completed", "failed", "cancelled", "timed_out", "rejected"] = "completed"
 
+    @property
+    def pace(self) -> float | None:
+        """Seconds per output token after the first; None unless the first and at least one more were reported."""
+        if self.first_token is None or self.tokens < 2:
+            return None
+        return (self.latency - self.first_token) / (self.tokens - 1)
+
 
 Observation: TypeAlias = Arrived | FirstToken | Ended
 
@@ -208,3 +221,24 @@ def observer_of(policy: LimitPolicy) -> Callable[[float, Observation], None] | N
         return observe if callable(observe) and getattr(policy, "observing", True) else None
     except Exception:
         return None
+
+
+def reads_of(policy: LimitPolicy) -> frozenset[str]:
+    """The signals that the policy's `decide` looks at; all of them where it does not say."""
+    try:
+        return frozenset(getattr(policy, "reads", _EVERYTHING))
+    except Exception:
+        return _EVERYTHING
+
+
+def replica_of(policy: LimitPolicy) -> LimitPolicy:
+    """An independent copy; the policy itself where there is none."""
+    replica = getattr(policy, "replica", None)
+    copied: LimitPolicy = policy if replica is None else replica()
+    return copied
+
+
+def reset(policy: LimitPolicy) -> None:
+    """Tell the policy that it moves to another event loop, if it wants to know."""
+    if callable(forget := getattr(policy, "reset", None)):
+        forget()

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 from .history import LimitRecord, Swings, swing
 
-__all__ = ["FLUTTER", "STILL_FOR", "Diagnosis", "Finding", "Observation", "Range", "Tide", "flutter_of"]
+__all__ = ["FLUTTER", "STILL_FOR", "Diagnosis", "Finding", "Look", "Range", "Tide", "flutter_of"]
 
 STILL_FOR: Final = 60.0
 """Seconds without any start or end of a batch call, while one waits, that are worth a word."""
@@ -24,10 +24,10 @@ FLUTTER: Final = 12
 """Turns of the limit in a minute that are too many; traffic that comes and goes every ten seconds makes 6."""
 
 _MINUTE: Final = 60.0
-_NEVER_AFTER: Final = 30  # observations: a service that has just been started may have little traffic yet
+_NEVER_AFTER: Final = 30  # looks: a service that has just been started may have little traffic yet
 _ALWAYS_OF: Final = 20
 _NEVER: Final = 0.05  # of a threshold
-_ALWAYS: Final = 0.95  # of the observations
+_ALWAYS: Final = 0.95  # of the looks
 
 
 class Range(NamedTuple):
@@ -37,7 +37,7 @@ class Range(NamedTuple):
     high: float = -math.inf
 
 
-NOTHING_SEEN: Final = Range()
+_NOTHING_SEEN: Final = Range()
 
 
 class Tide:
@@ -71,8 +71,8 @@ class Tide:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """What was seen since the observation before.
+class Look:
+    """What was seen since the look before.
 
     Attributes:
         rps, p95: of the window, at the end of each slice.
@@ -84,8 +84,8 @@ class Observation:
     """
 
     now: float
-    rps: Range = NOTHING_SEEN
-    p95: Range = NOTHING_SEEN
+    rps: Range = _NOTHING_SEEN
+    p95: Range = _NOTHING_SEEN
     rps_threshold: float | None = None
     p95_threshold: float | None = None
     batch_wanted: bool = False
@@ -107,9 +107,9 @@ class Finding:
 
 
 class Diagnosis:
-    """Findings from observations, each kind once.
+    """Findings from looks at a scheduler, each kind once.
 
-    Complexity: `observe` O(changes of the limit since the last one); memory bounded.
+    Complexity: `judge` O(changes of the limit since the last one); memory bounded.
     """
 
     __slots__ = ("_always", "_flutter", "_never", "_told")
@@ -118,14 +118,14 @@ class Diagnosis:
         self._told: set[str] = set()
         self._never, self._always, self._flutter = _Never(), _Always(), _Flutter()
 
-    def observe(self, seen: Observation) -> tuple[Finding, ...]:
-        """What this observation adds to what was found before."""
+    def judge(self, seen: Look) -> tuple[Finding, ...]:
+        """What this look adds to what was found before."""
         if not math.isfinite(seen.now):
             return ()
         found = (
-            Finding("never", self._never.observe(seen)),
-            Finding("always", self._always.observe(seen)),
-            Finding("flutter", self._flutter.observe(seen)),
+            Finding("never", self._never.judge(seen)),
+            Finding("always", self._always.judge(seen)),
+            Finding("flutter", self._flutter.judge(seen)),
             Finding("still", _still(seen)),
         )
         new = tuple(finding for finding in found if finding.message and finding.kind not in self._told)
@@ -140,7 +140,7 @@ class _Threshold(NamedTuple):
     figure: str  # what it is compared with, with its unit
 
 
-def _thresholds(seen: Observation) -> list[_Threshold]:
+def _thresholds(seen: Look) -> list[_Threshold]:
     """Those that the policy has, and that both kinds of traffic have put to the test."""
     if not (seen.batch_wanted and 0 < seen.rps.high < math.inf):
         return []
@@ -162,7 +162,7 @@ class _Never:
         self._since = math.inf
         self._most: dict[str, float] = {}
 
-    def observe(self, seen: Observation) -> str:
+    def judge(self, seen: Look) -> str:
         if not (given := _thresholds(seen)):
             return ""
         self._count += 1
@@ -192,7 +192,7 @@ class _Always:
         self._hits: dict[str, int] = {}
         self._least: dict[str, float] = {}
 
-    def observe(self, seen: Observation) -> str:
+    def judge(self, seen: Look) -> str:
         if not (given := _thresholds(seen)):
             return ""
         self._count += 1
@@ -236,7 +236,7 @@ class _Flutter:
         self._bounds = (0, 0)
         self._swings = Swings(0)
 
-    def observe(self, seen: Observation) -> str:
+    def judge(self, seen: Look) -> str:
         if self._since is None or self._bounds != (seen.batch_max, seen.batch_min):
             self._start(seen)
         assert self._since is not None
@@ -250,12 +250,12 @@ class _Flutter:
         # After a quiet hour the turns are spread over an hour.
         return flutter_of(swings, elapsed, seen.window) if swings.turns >= FLUTTER * elapsed / _MINUTE else ""
 
-    def _start(self, seen: Observation) -> None:
+    def _start(self, seen: Look) -> None:
         self._since, self._bounds = seen.now, (seen.batch_max, seen.batch_min)
         self._swings = Swings(swing(seen.batch_max, seen.batch_min))
 
 
-def _still(seen: Observation) -> str:
+def _still(seen: Look) -> str:
     """Batch that does not move."""
     if not (seen.batch_queued > 0 and STILL_FOR <= seen.still_for < math.inf):
         return ""

@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 
 from ..core.checks import number, seconds
 from ..errors import ConfigError
-from .base import Decision, LimitPolicy, Observation, Signals, observer_of
-from .parts import check_parts, each, reads_of, replica_of, reset
+from .base import Decision, LimitPolicy, Observation, Signals, observer_of, reads_of, replica_of, reset
+from .parts import check_parts, each
 from .pressure import limit_at
 
 __all__ = ["ExternalPolicy", "GaugeReading", "GaugeSource"]

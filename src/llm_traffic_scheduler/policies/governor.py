@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from ..core.admission import Limits
 from ..core.metrics import SlidingWindowMetrics, WindowReading
 from ..core.stream_times import StreamTimes
-from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of
+from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of, reads_of, replica_of
 from .diagnosis import Tide
 from .history import LimitHistory
 
@@ -27,7 +27,6 @@ _COUNTS: Final = _BATCH_COUNTS | {"interactive_running", "interactive_queued"}
 _AGES: Final = frozenset({"oldest_unfinished", "oldest_batch_wait"})
 _STREAMS: Final = frozenset({"ttft_p95", "pace"})
 _WINDOW: Final = _STREAMS | {"rps", "sample_count", "p50", "p95", "p99", "p95_finished"}
-_EVERYTHING: Final = _COUNTS | _AGES | _WINDOW
 _UNREAD: Final = WindowReading()
 
 
@@ -117,10 +116,7 @@ class Governor:
     def set_policy(self, policy: LimitPolicy) -> None:
         """Ask `policy` from now on."""
         self.policy = policy
-        try:
-            reads = frozenset(getattr(policy, "reads", _EVERYTHING))
-        except Exception:
-            reads = _EVERYTHING
+        reads = reads_of(policy)
         self._reads_counts = not _COUNTS.isdisjoint(reads)
         self._reads_batch_counts = not _BATCH_COUNTS.isdisjoint(reads)
         self._reads_ages = not _AGES.isdisjoint(reads)
@@ -344,10 +340,9 @@ class Governor:
 
     def _caught_up(self, now: float) -> LimitPolicy:
         """The policy, or a copy of it that has been told what left the window since the last event."""
-        replica = getattr(self.policy, "replica", None)
-        if now < self.slice_end or replica is None:
+        if now < self.slice_end:
             return self.policy
-        policy: LimitPolicy = replica()
+        policy = replica_of(self.policy)
         if policy is self.policy:  # it has no state that could have to be brought up to date
             return policy
         boundary = self.slice_end

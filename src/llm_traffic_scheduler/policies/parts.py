@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import fields
-from typing import Final
 
 from ..errors import ConfigError
-from .base import LimitPolicy, Signals, check_policy
+from .base import LimitPolicy, check_policy
 
-__all__ = ["check_parts", "each", "reads_of", "replica_of", "reset"]
-
-_EVERYTHING: Final = frozenset(field.name for field in fields(Signals))
+__all__ = ["check_parts", "each"]
 
 
 def check_parts(parts: Iterable[tuple[str, LimitPolicy]]) -> None:
@@ -40,21 +36,3 @@ def each(calls: Iterable[Callable[[], object]]) -> None:
     with ExitStack() as stack:
         for call in reversed(list(calls)):
             stack.callback(call)
-
-
-def reads_of(policy: LimitPolicy) -> frozenset[str]:
-    """The signals that the policy's `decide` looks at; all of them where it does not say."""
-    return frozenset(getattr(policy, "reads", _EVERYTHING))
-
-
-def reset(policy: LimitPolicy) -> None:
-    """Tell the policy that it moves to another event loop, if it wants to know."""
-    if callable(forget := getattr(policy, "reset", None)):
-        forget()
-
-
-def replica_of(policy: LimitPolicy) -> LimitPolicy:
-    """An independent copy; the policy itself where there is none."""
-    replica = getattr(policy, "replica", None)
-    copied: LimitPolicy = policy if replica is None else replica()
-    return copied

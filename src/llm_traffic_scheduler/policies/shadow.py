@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ..core.checks import count
-from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of
-from .parts import check_parts, each, reads_of, replica_of, reset
+from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of, reads_of, replica_of, reset
+from .parts import check_parts, each
 
 __all__ = ["Shadow", "ShadowRecord", "ShadowReport"]
 

@@ -16,7 +16,7 @@ Pictures are drawn by `llm_traffic_scheduler.simulation.plot`, which needs matpl
 `pip install 'llm-traffic-scheduler[simulation]'`. The rest needs nothing.
 """
 
-from .backend import Backend, Broken, FirstToken, Overloaded, Throttled
+from .backend import Backend, Broken, OnFirstToken, Overloaded, Throttled
 from .batching_server import A100, H100, TWO_CORE_CPU, BatchingServer, Engine
 from .export import replay_json, scenarios_json
 from .faults import FailingFast, Hung, Outage, Outlier, Throttling, TimingOut
@@ -25,7 +25,8 @@ from .layout import plain
 from .replay import Replay, Setup, builtin_lengths, paced, replay
 from .report import replay_text, scenario_text, verdict_text
 from .reporting import Reporting
-from .runner import RunResult, Workload, run_arm
+from .results import RunResult
+from .runner import Workload, run_arm
 from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario
 from .shapes import Agents, Lengths, burst, chat_lengths, diurnal, gamma_gaps, sparse, square, steady
 from .simple_server import SimpleServer
@@ -49,10 +50,10 @@ __all__ = [
     "Criterion",
     "Engine",
     "FailingFast",
-    "FirstToken",
     "HostedAPI",
     "Hung",
     "Lengths",
+    "OnFirstToken",
     "Outage",
     "Outlier",
     "Overloaded",

@@ -31,7 +31,7 @@ _THRESHOLD_FACTOR: Final = 2.5
 def trace_of(options: argparse.Namespace) -> tuple[tuple[RecordedCall, ...], str]:
     """The trace as it is to be replayed, and its name.
 
-    Errors: `TraceError`, as for `read_trace`.
+    Raises: `TraceError`, as for `read_trace`.
     """
     speed = options.speed or 1.0
     traffic = paced(read_trace(options.trace), speed=speed, until=options.until)
@@ -41,7 +41,7 @@ def trace_of(options: argparse.Namespace) -> tuple[tuple[RecordedCall, ...], str
 def batch_of(options: argparse.Namespace) -> tuple[tuple[CallLength, ...], str]:
     """The lengths of batch calls, and where they are from.
 
-    Errors: `TraceError`, as for `read_lengths`.
+    Raises: `TraceError`, as for `read_lengths`.
     """
     if options.batch:
         return read_lengths(options.batch), f"lengths of {Path(options.batch).name}"
@@ -51,7 +51,7 @@ def batch_of(options: argparse.Namespace) -> tuple[tuple[CallLength, ...], str]:
 def question_of(options: argparse.Namespace) -> tuple[Question, list[str]]:
     """The question, and in words what it is about.
 
-    Errors: `TraceError` for a file that cannot be used, `ConfigError` for a shape that cannot be.
+    Raises: `TraceError` for a file that cannot be used, `ConfigError` for a shape that cannot be.
     """
     traffic, span, source = _traffic(options)
     batch, batch_source = batch_of(options)

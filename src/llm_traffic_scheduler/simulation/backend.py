@@ -6,17 +6,17 @@ Floor: fourth. Shapes only.
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-FirstToken: TypeAlias = Callable[[], None]
+OnFirstToken: TypeAlias = Callable[[], None]
 """Called once, when the first token of an answer is there; not at all if none comes, or the caller has left."""
 
 
 class Backend(Protocol):
     """Serves calls of known length, in real or virtual time, whatever the running loop has."""
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there.
 
-        Errors: `Throttled`, `Overloaded`, `Broken` or `TimeoutError`, as the backend is; `ValueError` for a call that
+        Raises: `Throttled`, `Overloaded`, `Broken` or `TimeoutError`, as the backend is; `ValueError` for a call that
         it could never serve.
         """
         ...

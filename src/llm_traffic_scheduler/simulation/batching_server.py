@@ -24,7 +24,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from .backend import FirstToken
+from llm_traffic_scheduler import ConfigError
+
+from .backend import OnFirstToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         if not self.token_budget > self.max_num_seqs >= 1:
-            raise ValueError(
+            raise ConfigError(
                 f"token_budget ({self.token_budget}) must be above max_num_seqs ({self.max_num_seqs}):"
                 " a step decodes one token for each call and needs room for prefill"
             )
@@ -103,7 +105,7 @@ class _Call:
     __slots__ = ("finished", "first_token", "held", "last_step", "output_left", "prefill_left", "ticket")
 
     def __init__(
-        self, finished: asyncio.Future[None], prompt: int, output: int, first_token: FirstToken | None
+        self, finished: asyncio.Future[None], prompt: int, output: int, first_token: OnFirstToken | None
     ) -> None:
         self.finished = finished
         self.first_token = first_token  # until it has been called
@@ -165,11 +167,11 @@ class BatchingServer:
         running = len(self._prefilling) + len(self._decoding)
         return f"<BatchingServer {running} running, {len(self._waiting)} waiting, {self._memory} tokens held>"
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there; a call has at least one token of each sort.
 
         `first_token` is called once, when the prompt has been computed for the first time.
-        Errors: `ValueError` for a call that the memory could not hold even alone.
+        Raises: `ValueError` for a call that the memory could not hold even alone.
         """
         prompt, output = max(1, prompt_tokens), max(1, output_tokens)
         if not prompt + output <= self.engine.kv_tokens:

@@ -9,7 +9,9 @@ import asyncio
 import math
 from typing import Final
 
-from .backend import Backend, Broken, FirstToken, Throttled
+from llm_traffic_scheduler import ConfigError
+
+from .backend import Backend, Broken, OnFirstToken, Throttled
 
 
 class _Fault:
@@ -17,7 +19,7 @@ class _Fault:
 
     def __init__(self, backend: Backend, *, start: float = 0.0, until: float = math.inf) -> None:
         if not start < until:
-            raise ValueError(f"start must be before until ({until:g} s), got {start:g} s")
+            raise ConfigError(f"start must be before until ({until:g} s), got {start:g} s")
         self.backend: Final = backend
         self.start: Final = start
         self.until: Final = until
@@ -35,7 +37,7 @@ class Hung(_Fault):
     Cancellation: a call that is cancelled leaves at once.
     """
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, once it is no longer hung."""
         await self._released()
         try:
@@ -45,7 +47,7 @@ class Hung(_Fault):
             raise
         await self._released()
 
-    def _delayed(self, first_token: FirstToken | None) -> FirstToken | None:
+    def _delayed(self, first_token: OnFirstToken | None) -> OnFirstToken | None:
         if first_token is None:
             return None
 
@@ -77,7 +79,7 @@ class TimingOut(_Fault):
         super().__init__(backend, start=start, until=until)
         self.seconds: Final = seconds
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, or `TimeoutError`."""
         if self._holds():
             await asyncio.sleep(self.seconds)
@@ -94,7 +96,7 @@ class FailingFast(_Fault):
         super().__init__(backend, start=start, until=until)
         self.seconds: Final = seconds
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, or `Broken`."""
         if self._holds():
             await asyncio.sleep(self.seconds)
@@ -118,7 +120,7 @@ class Throttling(_Fault):
         self.retry_after: Final = retry_after
         self.seconds: Final = seconds
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, or `Throttled`."""
         if self._holds():
             await asyncio.sleep(self.seconds)
@@ -136,7 +138,7 @@ class Outlier(_Fault):
         self.seconds: Final = seconds
         self._came = False
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, once `seconds` later."""
         if self._holds() and not self._came:
             self._came = True
@@ -154,7 +156,7 @@ class Outage(_Fault):
         super().__init__(backend, start=start, until=until)
         self.seconds: Final = seconds
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside, or `Broken`."""
         if self._holds():
             await asyncio.sleep(self.seconds)

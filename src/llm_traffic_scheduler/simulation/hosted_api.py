@@ -15,7 +15,10 @@ import random
 from collections import Counter
 from typing import Final
 
-from .backend import FirstToken, Overloaded, Throttled
+from llm_traffic_scheduler import ConfigError
+
+from .backend import OnFirstToken, Overloaded, Throttled
+from .checks import at_least_one
 
 
 class _Bucket:
@@ -59,16 +62,12 @@ class HostedAPI:
         max_tokens: int = 1024,
         overloaded_share: float = 0.001,
     ) -> None:
-        for name, value in (
-            ("max_concurrency", max_concurrency),
-            ("requests_per_minute", requests_per_minute),
-            ("tokens_per_minute", tokens_per_minute),
-            ("max_tokens", max_tokens),
-        ):
-            if not 1 <= value < math.inf:
-                raise ValueError(f"{name} must be a finite number, at least 1, got {value}")
+        at_least_one(max_concurrency=max_concurrency, max_tokens=max_tokens)
+        for name, value in (("requests_per_minute", requests_per_minute), ("tokens_per_minute", tokens_per_minute)):
+            if not 1 <= value < math.inf:  # less than one would never be enough for any call
+                raise ConfigError(f"{name} must be a finite number, at least 1, got {value!r}")
         if not 0 <= overloaded_share <= 1:
-            raise ValueError(f"overloaded_share must be from 0 to 1, got {overloaded_share}")
+            raise ConfigError(f"overloaded_share must be from 0 to 1, got {overloaded_share!r}")
         self.max_concurrency: Final = max_concurrency
         self.max_tokens: Final = max_tokens
         self.throttled = self.overloaded = 0
@@ -81,10 +80,10 @@ class HostedAPI:
     def __repr__(self) -> str:
         return f"<HostedAPI {self._running} running, {self.throttled} throttled, {self.overloaded} overloaded>"
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there; a call has at least one token of each sort.
 
-        Errors: `Throttled` at once, with whole seconds as the header has; `Overloaded` in place of a first token;
+        Raises: `Throttled` at once, with whole seconds as the header has; `Overloaded` in place of a first token;
         `ValueError` for a call that is charged more than a minute's tokens.
         """
         prompt, output = max(1, prompt_tokens), max(1, output_tokens)

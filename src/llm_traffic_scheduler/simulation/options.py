@@ -5,19 +5,17 @@ Floor: fourth. Reads no files; writes none.
 
 import argparse
 import contextlib
-import importlib.util
 import math
-import os
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
+from .arguments import Parser, above_zero, missing_matplotlib, output_file, picture, whole
 from .choices import BACKENDS, FAULTS, POLICIES, SHAPES
 
-__all__ = ["Parser", "parse"]
+__all__ = ["parse"]
 
-PICTURES: Final = (".png", ".svg", ".pdf")
 _ABOUT: Final = """\
 What a policy would have done to your traffic: how long interactive calls take, and how much batch work
 is done, beside the same traffic without batch, no scheduler, a semaphore, a fixed split between the two
@@ -42,13 +40,6 @@ examples:
 exit status: 0, or 1 if a criterion fails (with traffic: if the cap is broken), 2 for input that cannot be used"""
 
 
-class Parser(argparse.ArgumentParser):
-    """One line for bad input, not a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 def parse(arguments: Sequence[str] | None, prog: str) -> tuple[Parser, argparse.Namespace]:
     """The options, checked as far as can be without reading a file. `what_if` says whether a policy is asked about."""
     parser = _parser(prog)
@@ -68,8 +59,8 @@ def _parser(prog: str) -> Parser:
     _add_traffic(parser.add_argument_group("traffic"))
     _add_policy(parser.add_argument_group("policy"))
     out = parser.add_argument_group("output")
-    out.add_argument("--json", type=_output_file, metavar="FILE", help="write all results as JSON")
-    out.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw a picture; needs matplotlib")
+    out.add_argument("--json", type=output_file, metavar="FILE", help="write all results as JSON")
+    out.add_argument("--plot", type=picture, metavar="FILE.png", help="draw a picture; needs matplotlib")
     return parser
 
 
@@ -77,43 +68,43 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--trace", metavar="FILE", help="recorded traffic, CSV: replayed as interactive calls")
     group.add_argument("--shape", choices=SHAPES, metavar="NAME", help="made-up traffic; names below")
     group.add_argument("--batch", metavar="FILE", help="CSV with the lengths of batch calls; left out: built-in ones")
-    group.add_argument("--speed", type=_above_zero, metavar="X", help="0.5 halves the arrival rate of a trace (1)")
-    group.add_argument("--until", type=_above_zero, metavar="SECONDS", help="cut a trace at this simulated time")
+    group.add_argument("--speed", type=above_zero, metavar="X", help="0.5 halves the arrival rate of a trace (1)")
+    group.add_argument("--until", type=above_zero, metavar="SECONDS", help="cut a trace at this simulated time")
     group.add_argument(
         "--rate",
-        type=_above_zero,
+        type=above_zero,
         metavar="X",
         help="calls per second of a shape on average (2; burst: 1.5, sparse: 0.05)",
     )
-    group.add_argument("--span", type=_above_zero, metavar="SECONDS", help="how long a shape lasts (600)")
+    group.add_argument("--span", type=above_zero, metavar="SECONDS", help="how long a shape lasts (600)")
     group.add_argument(
-        "--seed", type=_whole(0), metavar="N", help="of the random numbers of a shape or --backend hosted (0)"
+        "--seed", type=whole(0), metavar="N", help="of the random numbers of a shape or --backend hosted (0)"
     )
-    group.add_argument("--cv", type=_above_zero, metavar="X", help="of the gaps of --shape gamma: 1 is Poisson (3)")
+    group.add_argument("--cv", type=above_zero, metavar="X", help="of the gaps of --shape gamma: 1 is Poisson (3)")
 
 
 def _add_policy(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--policy", choices=POLICIES, metavar="NAME", help="names below (adaptive)")
     group.add_argument(
         "--p95-target",
-        type=_above_zero,
+        type=above_zero,
         metavar="SECONDS",
         help="what interactive P95 is judged by; adaptive and aimd steer by it (1.5 x the P95 without batch; for"
         " pressure its threshold)",
     )
     group.add_argument(
         "--p95-threshold",
-        type=_above_zero,
+        type=above_zero,
         metavar="SECONDS",
         help="of the pressure law (2.5 x the P95 without batch, unless --rps-threshold is given)",
     )
-    group.add_argument("--rps-threshold", type=_above_zero, metavar="X", help="of the pressure law, calls per second")
-    group.add_argument("--limit", type=_whole(1), metavar="N", help="of the policies fixed and total")
+    group.add_argument("--rps-threshold", type=above_zero, metavar="X", help="of the pressure law, calls per second")
+    group.add_argument("--limit", type=whole(1), metavar="N", help="of the policies fixed and total")
     group.add_argument("--backend", choices=BACKENDS, metavar="NAME", help="names below (a100)")
-    group.add_argument("--max-concurrency", type=_whole(2), metavar="N", help="calls at the backend, at most (128)")
-    group.add_argument("--batch-max", type=_whole(1), metavar="N", help="batch calls, at most (64)")
-    group.add_argument("--batch-min", type=_whole(1), metavar="N", help="batch calls, even at the peak (1)")
-    group.add_argument("--window", type=_above_zero, metavar="SECONDS", help="over which P95 is taken (10)")
+    group.add_argument("--max-concurrency", type=whole(2), metavar="N", help="calls at the backend, at most (128)")
+    group.add_argument("--batch-max", type=whole(1), metavar="N", help="batch calls, at most (64)")
+    group.add_argument("--batch-min", type=whole(1), metavar="N", help="batch calls, even at the peak (1)")
+    group.add_argument("--window", type=above_zero, metavar="SECONDS", help="over which P95 is taken (10)")
     group.add_argument(
         "--fault",
         type=_fault,
@@ -129,7 +120,7 @@ def _nonsense(options: argparse.Namespace, given: set[str]) -> str | None:
         _mixed_sources(options, given)
         or _wrong_policy(given, policy)
         or next(filter(None, (_overwritten(options, output) for output in (options.json, options.plot))), None)
-        or _no_matplotlib(options)
+        or (missing_matplotlib() if options.plot else None)
     )
 
 
@@ -169,12 +160,6 @@ def _overwritten(options: argparse.Namespace, output: Path | None) -> str | None
     return None
 
 
-def _no_matplotlib(options: argparse.Namespace) -> str | None:
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        return "--plot needs matplotlib: pip install 'llm-traffic-scheduler[simulation]'"
-    return None
-
-
 def _group(parser: Parser, name: str) -> argparse._ArgumentGroup:
     return next(group for group in parser._action_groups if group.title == name)
 
@@ -196,23 +181,6 @@ def _entry(name: str, about: str) -> str:
     return textwrap.fill(about, 100, initial_indent=f"  {name:<14}", subsequent_indent=" " * 16)
 
 
-def _above_zero(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < (value := float(text)) < math.inf:
-            return value
-    raise argparse.ArgumentTypeError(f"must be a finite number above 0, got {text!r}")
-
-
-def _whole(at_least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            if (value := int(text)) >= at_least:
-                return value
-        raise argparse.ArgumentTypeError(f"must be a whole number, at least {at_least}, got {text!r}")
-
-    return read
-
-
 def _fault(text: str) -> tuple[str, float | None, float | None]:
     """The name of a fault, and from when to when it holds, if that is said."""
     name, colon, times = text.partition(":")
@@ -225,17 +193,3 @@ def _fault(text: str) -> tuple[str, float | None, float | None]:
         if 0 <= start < until < math.inf:
             return name, start, until
     raise argparse.ArgumentTypeError(f"times must be two numbers such as {name}:300-360, got {times!r}")
-
-
-def _output_file(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: no such directory, or not a file that may be written")
-    return path
-
-
-def _picture(text: str) -> Path:
-    path = _output_file(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"must end in {', '.join(PICTURES)}, got {text!r}")
-    return path

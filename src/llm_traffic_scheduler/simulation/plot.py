@@ -1,6 +1,6 @@
 """A run as one picture: over time on the left, the arms' latencies on the right.
 
-Floor: fourth. The only room that imports matplotlib; it loads when it is named.
+Floor: fourth. Beside `comparison.picture` the only room that imports matplotlib; it loads when it is named.
 Colours: those of Okabe and Ito, which colour-blind readers can tell apart; an arm keeps its colour in every panel.
 """
 
@@ -21,11 +21,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from .arms import OURS
 from .recording import ArmRun, CallRecord, Latency
 from .replay import Replay
-from .runner import RunResult
+from .results import RunResult
 from .scenarios import BATCH_MAX, BATCH_MIN, ScenarioRun
 from .what_if import Answer
 
-_INK: Final = "#333333"
+INK: Final = "#333333"
 _BATCH: Final = "#9ecae1"
 _INTERACTIVE: Final = "#08306b"
 _BINS: Final = 120
@@ -104,15 +104,20 @@ def draw_scenarios(runs: Sequence[ScenarioRun], path: str | Path) -> None:
 
 def _canvas(title: str, side_panels: int) -> tuple[Figure, list[Axes], list[Axes]]:
     figure = Figure(figsize=(15, 10), layout="constrained")
-    figure.suptitle(title, fontsize=14, x=0.01, ha="left", color=_INK)
+    figure.suptitle(title, fontsize=14, x=0.01, ha="left", color=INK)
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.7, 1), wspace=0.03)[0]
     timeline = list(left.subplots(4, 1, sharex=True, height_ratios=(1.6, 1, 1, 1)))
     side = list(right.subplots(side_panels, 1, squeeze=False)[:, 0])
     for axes in (*timeline, *side):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
+        tidy(axes)
     return figure, timeline, side
+
+
+def tidy(axes: Axes) -> None:
+    """A panel with a pale grid under its curves, and two sides in place of four."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
 def _draw_timeline(panels: Sequence[Axes], arms: Sequence[ArmRun], limits: _Limits) -> None:
@@ -188,7 +193,7 @@ def _draw_distribution(axes: Axes, arms: Sequence[ArmRun], p95_threshold: float)
     if count >= _MANY_CALLS:
         axes.set_yscale("log")
         axes.set_ylim(max(100 / count, 0.1), 130)
-        axes.axhline(5, color=_INK, lw=0.8, ls=(0, (1, 2)))
+        axes.axhline(5, color=INK, lw=0.8, ls=(0, (1, 2)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
     axes.set_xlabel("end-to-end latency")
     axes.set_ylabel("calls that take longer")
@@ -208,13 +213,13 @@ def _draw_trade_off(axes: Axes, rates: Iterable[tuple[ArmRun, float]]) -> None:
 
 def _finish(figure: Figure, arms: Sequence[ArmRun], path: str | Path) -> None:
     handles = [Line2D([], [], color=(s := _style(arm)).colour, lw=s.width, ls=s.dashes, label=arm.name) for arm in arms]
-    handles.append(Line2D([], [], color=_INK, lw=1, ls=(0, (4, 3)), label="threshold"))
+    handles.append(Line2D([], [], color=INK, lw=1, ls=(0, (4, 3)), label="threshold"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     figure.savefig(path, dpi=110)
 
 
 def _threshold(line: Callable[..., object], value: float) -> None:
-    line(value, color=_INK, lw=1, ls=(0, (4, 3)))
+    line(value, color=INK, lw=1, ls=(0, (4, 3)))
 
 
 def _label_seconds(axis: Axis, low: float, high: float) -> None:

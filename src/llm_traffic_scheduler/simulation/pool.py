@@ -10,6 +10,8 @@ from multiprocessing import get_context
 from reprlib import repr as shortened
 from typing import TypeVar
 
+from .progress import Progress, unheard
+
 __all__ = ["run_parallel"]
 
 ItemT = TypeVar("ItemT")
@@ -21,7 +23,7 @@ def run_parallel(
     items: Sequence[ItemT],
     *,
     jobs: int | None = None,
-    progress: Callable[[float], None] = lambda share: None,
+    progress: Progress = unheard,
 ) -> list[ResultT]:
     """`function` of every item, in the order of `items`, whatever the order in which they were done.
 
@@ -30,7 +32,7 @@ def run_parallel(
 
     Args:
         jobs: processes; left out, one per core; 1: this one.
-        progress: hears the share of the items that has been done since it last heard.
+        progress: hears of each item that is done.
 
     Raises:
         BrokenProcessPool: a process died.
@@ -56,7 +58,7 @@ def _one(
     item: ItemT,
     number: int,
     items: Sequence[ItemT],
-    progress: Callable[[float], None],
+    progress: Progress,
 ) -> ResultT:
     done: Future[ResultT] = Future()
     try:

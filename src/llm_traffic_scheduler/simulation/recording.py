@@ -92,6 +92,15 @@ class ArmRun:
         return tuple((sample.time, sample.steering.batch_limit) for sample in self.samples if sample.steering)
 
 
+def steering_of(arm: Arm) -> Steering | None:
+    """What the arm's scheduler says of itself now; None if it has none."""
+    if not isinstance(arm, TrafficScheduler):
+        return None
+    # Reading evaluates the law, so the limit is right even while no batch call asks for it.
+    snapshot = arm.snapshot()
+    return Steering(snapshot.batch_limit, snapshot.pressure)
+
+
 class Recorder:
     """Sends calls through one arm and writes down what happens.
 
@@ -132,7 +141,7 @@ class Recorder:
         while (time := (count + 0.5) * every) <= max(until, every):
             await self.sleep_until(time)
             running = self._at_server
-            self._samples.append(Sample(self.now, running["interactive"], running["batch"], self._steering()))
+            self._samples.append(Sample(self.now, running["interactive"], running["batch"], steering_of(self._arm)))
             tick(self.now)
             # A blocked loop skips samples instead of taking several at one instant.
             count = max(count, int(self.now / every)) + 1
@@ -140,13 +149,6 @@ class Recorder:
     def result(self, name: str) -> ArmRun:
         """What has been written down so far."""
         return ArmRun(name, tuple(self._calls), tuple(self._samples), self._peak)
-
-    def _steering(self) -> Steering | None:
-        if not isinstance(self._arm, TrafficScheduler):
-            return None
-        # Reading evaluates the law, so the limit is right even while no batch call asks for it.
-        snapshot = self._arm.snapshot()
-        return Steering(snapshot.batch_limit, snapshot.pressure)
 
     async def _serve(self, kind: Kind, serve: Callable[[], Awaitable[None]]) -> None:
         self._at_server[kind] += 1

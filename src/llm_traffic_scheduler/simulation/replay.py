@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -21,16 +21,12 @@ from llm_traffic_scheduler import TrafficScheduler
 
 from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
 from .batching_server import A100, BatchingServer, Engine
+from .progress import Progress, unheard
 from .recording import ArmRun, CallRecord
-from .runner import Workload, run_arm
-from .traces import CallLength, RecordedCall, TraceError
+from .runner import Workload, run_arm, sampling
+from .traces import CallLength, RecordedCall, check_fits
 
 _ARMS: Final = 6
-_SAMPLE_EVERY: Final = 0.25
-_SAMPLES: Final = 2000  # at most so many per arm; a picture has fewer columns
-
-Progress = Callable[[float], None]
-"""Hears which share of all the work has been done since it was last called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +93,15 @@ def replay(
     lengths: Sequence[CallLength],
     *,
     setup: Setup | None = None,
-    progress: Progress = lambda share: None,
+    progress: Progress = unheard,
 ) -> Replay:
     """Run the traffic through each arm, one after the other.
 
-    Errors: `TraceError` for a call that the engine's memory could not hold.
+    Raises: `TraceError` for a call that the engine's memory could not hold.
     """
     setup = setup or Setup()
-    _check_lengths([call.length for call in traffic], "traffic", setup.engine)
-    _check_lengths(lengths, "batch lengths", setup.engine)
+    check_fits((call.length for call in traffic), "traffic", setup.engine.kv_tokens - 1)
+    check_fits(lengths, "batch lengths", setup.engine.kv_tokens - 1)
 
     span = traffic[-1].arrival
     server = partial(BatchingServer, setup.engine)
@@ -136,18 +132,8 @@ def _scheduler(setup: Setup, p95_threshold: float) -> TrafficScheduler:
     )
 
 
-def _check_lengths(lengths: Sequence[CallLength], where: str, engine: Engine) -> None:
-    for number, length in enumerate(lengths, 1):
-        tokens = length.prompt_tokens + length.output_tokens
-        if not tokens < engine.kv_tokens:
-            raise TraceError(
-                f"call {number} of the {where}: {tokens} tokens never fit the memory of the simulated engine"
-                f" ({engine.kv_tokens} tokens)"
-            )
-
-
 def _arm_run(name: str, arm: Arm, workload: Workload, progress: Progress) -> ArmRun:
-    every = max(_SAMPLE_EVERY, workload.span / _SAMPLES)
+    every = sampling(workload.span)
     run = run_arm(workload, lambda: arm, sample_every=every, progress=lambda share: progress(share / _ARMS))
     interactive = (
         CallRecord("interactive", arrived, arrived + latency)

@@ -7,7 +7,7 @@ from typing import Final
 
 from llm_traffic_scheduler import current_slot
 
-from .backend import Backend, FirstToken, Throttled
+from .backend import Backend, OnFirstToken, Throttled
 
 
 class Reporting:
@@ -19,7 +19,7 @@ class Reporting:
     def __repr__(self) -> str:
         return f"<Reporting {self.backend!r}>"
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """As the backend inside."""
         if (slot := current_slot()) is None:
             await self.backend.serve(prompt_tokens, output_tokens, first_token=first_token)

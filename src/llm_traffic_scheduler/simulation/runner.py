@@ -14,20 +14,25 @@ import itertools
 import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from llm_traffic_scheduler import TrafficScheduler
+from llm_traffic_scheduler import ConfigError
 from llm_traffic_scheduler.testing import run_virtual
 
 from .arms import Arm
 from .backend import Backend, Broken, Overloaded, Throttled
 from .batching_server import BatchingServer
-from .recording import Latency, Sample, Steering
+from .checks import at_least_zero
+from .progress import Progress
+from .recording import Sample, steering_of
 from .reporting import Reporting
+from .results import BatchCall, RunResult
 from .traces import CallLength, RecordedCall
 
-__all__ = ["BatchCall", "Clients", "RunResult", "Workload", "run_arm", "turns"]
+__all__ = ["Clients", "Workload", "run_arm", "sampling"]
 
+_SAMPLE_EVERY: Final = 0.25
+_SAMPLES: Final = 2000  # a picture has fewer columns
 _SHARES: Final = 100  # as many times is progress heard
 # A batch call that failed is followed by the next one after this: at once would stop the virtual clock.
 _AFTER_A_FAILURE: Final = 1.0
@@ -67,104 +72,9 @@ class Workload:
     reports: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.span < math.inf:
-            raise ValueError(f"span must be a finite number of seconds, at least 0, got {self.span!r}")
+        at_least_zero(span=self.span)
         if self.backlog and not self.batch:
-            raise ValueError(f"a backlog of {self.backlog} batch calls needs their lengths, got none")
-
-
-class BatchCall(NamedTuple):
-    """One finished batch call; seconds since the start of the run, tokens of prompt and answer."""
-
-    submitted: float
-    started: float
-    ended: float
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """What one arm did with a workload. Seconds, tokens, calls.
-
-    Attributes:
-        arrivals: of the interactive calls, since the start of the run.
-        latencies: of the same calls, end to end; infinite for those that failed or had not ended when the run was over.
-        first_tokens: seconds to the first token of interactive calls, in the order in which they came.
-        unfinished, failed: how many interactive calls did not end well.
-        batch: finished batch calls in order of completion, also those that ended after the span.
-        batch_failed: batch calls that failed.
-        wasted_tokens: computed twice, because the backend ran out of memory.
-        most_starts: batch calls that began at one instant, at most.
-        most_added: by how many the batch calls at the server became more at one instant, at most; less than
-            `most_starts` where calls took the place of others that ended.
-        peak_at_server: calls of both kinds at the server at one instant, at most.
-        samples: how it stood at regular times; empty if nobody asked for them.
-    """
-
-    span: float
-    arrivals: tuple[float, ...]
-    latencies: tuple[float, ...]
-    first_tokens: tuple[float, ...]
-    unfinished: int
-    failed: int
-    batch: tuple[BatchCall, ...]
-    batch_failed: int
-    wasted_tokens: int
-    most_starts: int
-    most_added: int
-    peak_at_server: int
-    samples: tuple[Sample, ...]
-
-    @property
-    def interactive(self) -> Latency:
-        """Quantiles of the end-to-end latency of all interactive calls."""
-        return Latency.of(self.latencies)
-
-    @property
-    def first_token(self) -> Latency:
-        """Quantiles of the time to first token; of no calls where the backend does not report it."""
-        return Latency.of(self.first_tokens)
-
-    @property
-    def goodput(self) -> float:
-        """Tokens per second, prompt and answer, of the batch calls that ended within the span."""
-        return sum(call.tokens for call in self.batch if call.ended <= self.span) / self.span if self.span else 0.0
-
-    def within(self, target: float) -> float:
-        """The share of interactive calls that ended within `target` seconds; failed and unfinished ones did not."""
-        return sum(latency <= target for latency in self.latencies) / len(self.latencies) if self.latencies else 1.0
-
-    @property
-    def limits(self) -> tuple[tuple[float, int], ...]:
-        """(time, batch limit) at each sample; empty for an arm without one that moves."""
-        return tuple((sample.time, sample.steering.batch_limit) for sample in self.samples if sample.steering)
-
-    @property
-    def limit_turns(self) -> int:
-        """How often the batch limit changed its direction, as far as the samples show."""
-        return turns([limit for _, limit in self.limits])
-
-    @property
-    def total_turns(self) -> int:
-        """The same for the limit plus the interactive calls that have not ended: what a law of totals steers."""
-        return turns(
-            [
-                sample.steering.batch_limit + sample.interactive + sample.interactive_waiting
-                for sample in self.samples
-                if sample.steering
-            ]
-        )
-
-    def idle_slots(self, batch_max: int) -> float:
-        """How many of `batch_max` slots batch work does not have, on average over the samples; it always waits."""
-        held_back = [max(0, batch_max - sample.batch) for sample in self.samples]
-        return sum(held_back) / len(held_back) if held_back else 0.0
-
-
-def turns(values: Sequence[int]) -> int:
-    """How often a series that rose falls, or one that fell rises; standing still between them is neither."""
-    steps = [after > before for before, after in itertools.pairwise(values) if after != before]
-    return sum(before != after for before, after in itertools.pairwise(steps))
+            raise ConfigError(f"a backlog of {self.backlog} batch calls needs their lengths, got none")
 
 
 def run_arm(
@@ -172,19 +82,24 @@ def run_arm(
     make_arm: Callable[[], Arm],
     *,
     sample_every: float | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> RunResult:
     """Run the workload through a fresh arm in virtual time.
 
     `sample_every`: seconds between samples, None for none: asking a scheduler for a snapshot costs as much as a call.
-    `progress` hears the share of the span that has passed since it last heard.
-    Raises: what the arm or the backend raises, but for `workload.failures`.
+    `progress` hears of the span as it passes.
+    Raises: an `ExceptionGroup` of what the arm or the backend raises, but for `workload.failures`.
     """
 
     async def play() -> RunResult:
         return await _Run(workload, make_arm(), asyncio.get_running_loop()).play(sample_every, progress)
 
     return run_virtual(play())
+
+
+def sampling(span: float) -> float:
+    """Seconds between samples that show how a run went: 0.25, or more where that would be over 2000 samples."""
+    return max(_SAMPLE_EVERY, span / _SAMPLES)
 
 
 class _Over(Exception):
@@ -214,7 +129,7 @@ class _Run:
         self.instant, self.starts, self.before = -math.inf, 0, 0  # the last at which batch calls began or ended
         self.most_starts = self.most_added = 0
 
-    async def play(self, sample_every: float | None, progress: Callable[[float], None] | None) -> RunResult:
+    async def play(self, sample_every: float | None, progress: Progress | None) -> RunResult:
         workload = self.workload
         longest = workload.span + workload.grace
         try:
@@ -316,18 +231,14 @@ class _Run:
 
     def sample(self, number: int, every: float) -> None:
         """Write down how it stands, and come again; half-way between round times, at which traffic comes and goes."""
-        time, steering = self.loop.time() - self.start, None
-        if isinstance(self.arm, TrafficScheduler):
-            # Reading evaluates the law, so the limit is right even while no batch call asks for it.
-            snapshot = self.arm.snapshot()
-            steering = Steering(snapshot.batch_limit, snapshot.pressure)
-        interactive = self.at_server - self.batch_at_server
-        self.samples.append(Sample(time, interactive, self.batch_at_server, steering, self.open - interactive))
+        time, interactive = self.loop.time() - self.start, self.at_server - self.batch_at_server
+        waiting = self.open - interactive
+        self.samples.append(Sample(time, interactive, self.batch_at_server, steering_of(self.arm), waiting))
         following = (number + 1.5) * every
         if following <= self.workload.span:
             self.loop.call_at(self.start + following, self.sample, number + 1, every)
 
-    def tell(self, number: int, progress: Callable[[float], None]) -> None:
+    def tell(self, number: int, progress: Progress) -> None:
         """Say that another part of the span is over, and come again."""
         if number:
             progress(1 / _SHARES)

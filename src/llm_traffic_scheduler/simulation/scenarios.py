@@ -5,13 +5,13 @@ Backend: one server that works on 8 calls at once, first come first served, behi
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from llm_traffic_scheduler import TrafficScheduler
 
 from .arms import OURS, Arm, Kind, opponents
+from .progress import Progress, unheard
 from .recording import ArmRun, Recorder
 from .slot_server import SlotServer
 
@@ -92,7 +92,7 @@ class ScenarioRun:
         return self.arms[-1]
 
 
-async def run_scenario(scenario: Scenario, *, progress: Callable[[float], None] = lambda share: None) -> ScenarioRun:
+async def run_scenario(scenario: Scenario, *, progress: Progress = unheard) -> ScenarioRun:
     """Run all arms on `scenario` at the same time, each on its own server.
 
     `progress` hears of each finished call as a share of all.
@@ -112,7 +112,7 @@ async def run_scenario(scenario: Scenario, *, progress: Callable[[float], None] 
     return ScenarioRun(scenario, tuple(run.result() for run in runs))
 
 
-async def _run_arm(scenario: Scenario, name: str, arm: Arm, progress: Callable[[float], None]) -> ArmRun:
+async def _run_arm(scenario: Scenario, name: str, arm: Arm, progress: Progress) -> ArmRun:
     server = SlotServer(SLOTS)
     recorder = Recorder(arm)
     share = 1 / (_ARMS * (scenario.batch_calls + scenario.interactive_calls))

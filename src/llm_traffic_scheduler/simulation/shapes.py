@@ -150,7 +150,7 @@ class Agents:
     async def play(self, call: Callable[[CallLength], Awaitable[None]], span: float) -> None:
         """Let all agents call for `span` seconds; return once the last call has ended.
 
-        Errors: what `call` raises ends the play, in an `ExceptionGroup`; whoever wants to count failures catches them
+        Raises: what `call` raises ends the play, in an `ExceptionGroup`; whoever wants to count failures catches them
         in `call`. Cancellation: all agents, and the calls they wait for, are cancelled.
         """
         above_zero(span=span)

@@ -13,14 +13,15 @@ import math
 from collections import deque
 from typing import Final
 
-from .backend import FirstToken
+from .backend import OnFirstToken
+from .checks import above_zero, at_least_one, at_least_zero
 
 
 class _Call:
     __slots__ = ("finished", "first_token", "last_step", "output", "prompt")
 
     def __init__(
-        self, finished: asyncio.Future[None], prompt: int, output: int, first_token: FirstToken | None
+        self, finished: asyncio.Future[None], prompt: int, output: int, first_token: OnFirstToken | None
     ) -> None:
         self.finished = finished
         self.prompt = prompt
@@ -47,13 +48,9 @@ class SimpleServer:
         per_prompt_token: float = 0.068e-3,
         max_running: int = 256,
     ) -> None:
-        if not (0 < per_step < math.inf and 0 <= per_running < math.inf and 0 <= per_prompt_token < math.inf):
-            raise ValueError(
-                "per_step must be above 0, per_running and per_prompt_token at least 0 and finite, got"
-                f" {per_step}, {per_running} and {per_prompt_token}"
-            )
-        if not max_running >= 1:
-            raise ValueError(f"max_running must be at least 1, got {max_running}")
+        above_zero(per_step=per_step)
+        at_least_zero(per_running=per_running, per_prompt_token=per_prompt_token)
+        at_least_one(max_running=max_running)
         self.max_running: Final = max_running
         self._per_step, self._per_running, self._per_prompt_token = per_step, per_running, per_prompt_token
         self._waiting: deque[_Call] = deque()
@@ -67,7 +64,7 @@ class SimpleServer:
     def __repr__(self) -> str:
         return f"<SimpleServer {len(self._entering) + len(self._decoding)} running, {len(self._waiting)} waiting>"
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there; a call has at least one token of each sort."""
         loop = asyncio.get_running_loop()
         call = _Call(loop.create_future(), max(1, prompt_tokens), max(1, output_tokens), first_token)

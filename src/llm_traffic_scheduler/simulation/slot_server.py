@@ -6,10 +6,10 @@ takes as long as it takes, whatever runs beside it; only waiting for a slot hurt
 """
 
 import asyncio
-import math
 from collections import deque
 
-from .backend import FirstToken
+from .backend import OnFirstToken
+from .checks import above_zero, at_least_one, at_least_zero
 
 
 class SlotServer:
@@ -24,16 +24,15 @@ class SlotServer:
     __slots__ = ("_busy", "_slots", "_waiting")
 
     def __init__(self, slots: int) -> None:
-        if not slots >= 1:
-            raise ValueError(f"slots must be at least 1, got {slots}")
+        at_least_one(slots=slots)
         self._slots = slots
         self._busy = 0
-        self._waiting: deque[tuple[asyncio.Future[None], float, FirstToken | None, float]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[None], float, OnFirstToken | None, float]] = deque()
 
     def __repr__(self) -> str:
         return f"<SlotServer {self._busy} of {self._slots} busy, {len(self._waiting)} waiting>"
 
-    async def serve(self, seconds: float, *, first_token: FirstToken | None = None, first_after: float = 0.0) -> None:
+    async def serve(self, seconds: float, *, first_token: OnFirstToken | None = None, first_after: float = 0.0) -> None:
         """Return once the call has had a slot for `seconds`, `first_after` of them before `first_token` is called."""
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((finished, seconds, first_token, first_after))
@@ -57,7 +56,7 @@ class SlotServer:
         self._fill()
 
 
-def _tell(finished: asyncio.Future[None], first_token: FirstToken) -> None:
+def _tell(finished: asyncio.Future[None], first_token: OnFirstToken) -> None:
     if not finished.done():
         first_token()
 
@@ -71,11 +70,8 @@ class TokenSlots:
     __slots__ = ("_per_output_token", "_per_prompt_token", "_server")
 
     def __init__(self, slots: int, *, per_prompt_token: float = 0.0001, per_output_token: float = 0.02) -> None:
-        if not (0 <= per_prompt_token < math.inf and 0 < per_output_token < math.inf):
-            raise ValueError(
-                "per_prompt_token must be at least 0, per_output_token above 0 and both finite, got"
-                f" {per_prompt_token} and {per_output_token}"
-            )
+        at_least_zero(per_prompt_token=per_prompt_token)
+        above_zero(per_output_token=per_output_token)
         self._server = SlotServer(slots)
         self._per_prompt_token = per_prompt_token
         self._per_output_token = per_output_token
@@ -83,7 +79,7 @@ class TokenSlots:
     def __repr__(self) -> str:
         return f"<TokenSlots {self._server!r}>"
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         """Return once the last token is there; a call has at least one token of each sort."""
         reading = max(1, prompt_tokens) * self._per_prompt_token + self._per_output_token
         writing = (max(1, output_tokens) - 1) * self._per_output_token

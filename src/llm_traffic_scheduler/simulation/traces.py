@@ -11,7 +11,7 @@ import csv
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,7 +88,7 @@ def read_trace(path: str | Path) -> tuple[RecordedCall, ...]:
     """The calls of a recorded trace in order of arrival, at least one.
 
     Arrivals count from the first row, so that a trace cut out of the middle of a day starts at once.
-    Errors: `TraceError` if the file cannot be read, has neither layout or no row, is not sorted by
+    Raises: `TraceError` if the file cannot be read, has neither layout or no row, is not sorted by
     arrival, or a value is no number that its column allows.
     """
     rows = _Rows(Path(path))
@@ -114,7 +114,7 @@ def read_lengths(path: str | Path) -> tuple[CallLength, ...]:
     """The lengths of batch calls in the order of the file, at least one.
 
     Columns: `num_prefill_tokens, num_decode_tokens`, or those of a trace, whose arrivals are ignored.
-    Errors: `TraceError`, as for `read_trace`.
+    Raises: `TraceError`, as for `read_trace`.
     """
     rows = _Rows(Path(path))
     columns = rows.choose(_LENGTH_COLUMNS)
@@ -123,6 +123,16 @@ def read_lengths(path: str | Path) -> tuple[CallLength, ...]:
     if not lengths:
         raise rows.error("no lengths below the header")
     return lengths
+
+
+def check_fits(lengths: Iterable[CallLength], where: str, most_tokens: float) -> None:
+    """Raise `TraceError` for a call of more than `most_tokens`, prompt and answer; `where` is what they are called."""
+    for number, length in enumerate(lengths, 1):
+        if not (tokens := length.prompt_tokens + length.output_tokens) <= most_tokens:
+            raise TraceError(
+                f"call {number} of the {where}: {tokens} tokens never fit the simulated backend"
+                f" (at most {most_tokens:.0f} tokens)"
+            )
 
 
 class _Rows:

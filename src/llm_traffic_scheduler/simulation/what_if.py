@@ -15,15 +15,15 @@ from llm_traffic_scheduler import LimitPolicy, TrafficScheduler
 from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
 from .backend import Backend
 from .batching_server import A100, BatchingServer
-from .runner import RunResult, Workload, run_arm
+from .progress import Progress, unheard
+from .results import RunResult
+from .runner import Workload, run_arm, sampling
 from .shapes import Agents
-from .traces import CallLength, RecordedCall, TraceError
+from .traces import CallLength, RecordedCall, check_fits
 
 __all__ = ["Answer", "Question", "what_if"]
 
 _RUNS: Final = 6
-_SAMPLE_EVERY: Final = 0.25
-_SAMPLES: Final = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,9 @@ class Question:
         backend: makes the backend; each run has its own.
         healthy: the same for the first pass, without batch, if nothing shall go wrong in it; None: `backend`.
         most_tokens: of a call that the backend can serve, prompt and answer.
+        max_concurrency, batch_max, batch_min: the scheduler's bounds, in calls; the other arms get the first two.
+        window: seconds over which the scheduler looks at interactive calls.
+        backlog: batch calls that are submitted and not finished, at all times.
     """
 
     interactive: Sequence[RecordedCall] | Agents
@@ -84,12 +87,15 @@ class Answer:
         return self.ours.peak_at_server <= self.question.max_concurrency
 
 
-def what_if(question: Question, *, progress: Callable[[float], None] = lambda share: None) -> Answer:
-    """Run the traffic through each arm, one after the other; `progress` hears shares of the work.
+def what_if(question: Question, *, progress: Progress = unheard) -> Answer:
+    """Run the traffic through each arm, one after the other; `progress` hears of it.
 
-    Errors: `TraceError` for a call that the backend could never serve, `ConfigError` for bounds that cannot be.
+    Raises: `TraceError` for a call that the backend could never serve, `ConfigError` for bounds that cannot be; what
+    goes wrong in a run, as `run_arm`.
     """
-    _check_lengths(question)
+    check_fits(question.batch, "batch lengths", question.most_tokens)
+    if not isinstance(question.interactive, Agents):
+        check_fits((call.length for call in question.interactive), "traffic", question.most_tokens)
     _scheduler(question, question.policy(1.0))  # what it refuses, it shall refuse before an hour of traffic has run
 
     def run(
@@ -103,7 +109,7 @@ def what_if(question: Question, *, progress: Callable[[float], None] = lambda sh
             backend=backend,
             reports=True,
         )
-        every = max(_SAMPLE_EVERY, question.span / _SAMPLES)
+        every = sampling(question.span)
         return run_arm(workload, arm, sample_every=every, progress=lambda share: progress(share / _RUNS))
 
     alone = run(Unscheduled, backlog=0, backend=question.healthy or question.backend)
@@ -127,17 +133,3 @@ def _scheduler(question: Question, policy: LimitPolicy) -> TrafficScheduler:
         policy=policy,
         window=question.window,
     )
-
-
-def _check_lengths(question: Question) -> None:
-    interactive = question.interactive
-    lengths = {"batch lengths": question.batch}
-    if not isinstance(interactive, Agents):
-        lengths["traffic"] = [call.length for call in interactive]
-    for where, each in lengths.items():
-        for number, length in enumerate(each, 1):
-            if not (tokens := length.prompt_tokens + length.output_tokens) <= question.most_tokens:
-                raise TraceError(
-                    f"call {number} of the {where}: {tokens} tokens never fit the simulated backend"
-                    f" (at most {question.most_tokens:g} tokens)"
-                )

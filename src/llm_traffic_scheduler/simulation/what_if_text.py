@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Final
 
 from .layout import bars, change, paragraph, table_line, title
-from .runner import RunResult
+from .results import RunResult
 from .what_if import Answer
 
 __all__ = ["answer_json", "answer_remarks", "answer_text"]

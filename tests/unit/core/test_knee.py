@@ -163,7 +163,7 @@ def test_throttling_at_the_lowest_rate_leaves_no_answer(failures: int) -> None:
     result = recommend([point(1, 0.2, calls=4, failures=failures, throttled=failures, stopped="throttled")])
 
     assert found(result) == (None, None, None, True)
-    assert "throttled at 1 calls/s, the lowest that counts" in said(result)
+    assert "throttled at 1 calls/s, the lowest that counts (" in said(result)
 
 
 def test_too_many_unfinished_calls_before_a_bend_say_nothing_about_the_knee() -> None:

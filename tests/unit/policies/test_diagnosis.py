@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_traffic_scheduler import LimitRecord
-from llm_traffic_scheduler.policies.diagnosis import Diagnosis, Finding, Observation, Range, Tide
+from llm_traffic_scheduler.policies.diagnosis import Diagnosis, Finding, Look, Range, Tide
 
-BUSY = Observation(
+BUSY = Look(
     now=0.0,
     rps=Range(9.0, 11.0),
     p95=Range(0.2, 0.4),
@@ -26,12 +26,12 @@ BUSY = Observation(
 )
 
 
-def found(observations: Iterable[Observation]) -> list[Finding]:
+def found(series: Iterable[Look]) -> list[Finding]:
     diagnosis = Diagnosis()
-    return [finding for seen in observations for finding in diagnosis.observe(seen)]
+    return [finding for seen in series for finding in diagnosis.judge(seen)]
 
 
-def looks(number: int, every: float = 10.0, **state: Any) -> list[Observation]:
+def looks(number: int, every: float = 10.0, **state: Any) -> list[Look]:
     return [replace(BUSY, now=every * step, **state) for step in range(number)]
 
 
@@ -70,7 +70,7 @@ def test_thresholds_that_never_bite_are_told_once_with_the_highest_that_was_seen
         looks(200, rps=Range(0.1, 0.3), p95=Range(0.0, 0.02), rps_threshold=None, p95_threshold=None),
     ],
 )
-def test_thresholds_are_not_said_never_to_bite_without_evidence(twin: list[Observation]) -> None:
+def test_thresholds_are_not_said_never_to_bite_without_evidence(twin: list[Look]) -> None:
     assert found(twin) == []
 
 
@@ -110,7 +110,7 @@ def test_one_look_in_twenty_may_be_otherwise() -> None:
         looks(200, p95=Range(0.61, 2.0), batch_wanted=False),
     ],
 )
-def test_a_threshold_is_not_said_always_to_bite_without_evidence(twin: list[Observation]) -> None:
+def test_a_threshold_is_not_said_always_to_bite_without_evidence(twin: list[Look]) -> None:
     assert found(twin) == []
 
 
@@ -178,7 +178,7 @@ RANGES = st.builds(Range, FIGURES, FIGURES)
 @given(
     st.lists(
         st.builds(
-            Observation,
+            Look,
             now=FIGURES,
             rps=RANGES,
             p95=RANGES,
@@ -194,8 +194,8 @@ RANGES = st.builds(Range, FIGURES, FIGURES)
         max_size=80,
     )
 )
-def test_nonsense_raises_nothing_and_each_kind_is_found_once_at_most(observations: list[Observation]) -> None:
-    findings = found(observations)
+def test_nonsense_raises_nothing_and_each_kind_is_found_once_at_most(series: list[Look]) -> None:
+    findings = found(series)
 
     assert len({finding.kind for finding in findings}) == len(findings)
     assert not any("nan" in finding.message or "inf" in finding.message for finding in findings)

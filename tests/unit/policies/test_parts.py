@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 import pytest
 
-from llm_traffic_scheduler import ConfigError, Decision, FixedPolicy, LimitPolicy, PressurePolicy, Shadow, Signals
-from llm_traffic_scheduler.policies.parts import check_parts, each, reads_of, replica_of, reset
+from llm_traffic_scheduler import ConfigError, Decision, FixedPolicy, Shadow, Signals
+from llm_traffic_scheduler.policies.parts import check_parts, each
 
 
 class Plain:
@@ -50,25 +49,3 @@ def test_each_call_is_made_in_order_whatever_one_of_them_raises() -> None:
         each([call("a"), call("b", ValueError()), call("c", KeyError("c")), call("d")])
 
     assert made == ["a", "b", "c", "d"]
-
-
-def test_a_policy_that_does_not_say_what_it_reads_reads_all_there_is() -> None:
-    assert reads_of(Plain()) == {field.name for field in fields(Signals)}
-    assert reads_of(FixedPolicy(3)) == frozenset()
-
-
-def test_a_policy_without_a_replica_is_its_own() -> None:
-    plain: LimitPolicy = Plain()
-    smoothed = PressurePolicy(5, smoothing=1.0)
-
-    assert replica_of(plain) is plain
-    assert replica_of(smoothed) is not smoothed
-
-
-def test_only_a_policy_that_can_be_reset_is() -> None:
-    smoothed = PressurePolicy(5, smoothing=1.0)
-    smoothed.advance(0.0, Signals(rps=5.0))
-    reset(smoothed)
-    reset(Plain())
-
-    assert smoothed.decide(9.0, Signals()).pressure == 0

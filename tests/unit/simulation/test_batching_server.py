@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_traffic_scheduler import ConfigError
 from llm_traffic_scheduler.simulation import A100, H100, TWO_CORE_CPU, BatchingServer, Engine
 from llm_traffic_scheduler.testing import run_virtual
 from tests.unit.simulation.naive_engine import Arrival, run_naively
@@ -121,7 +122,7 @@ async def test_a_call_that_never_fits_is_refused() -> None:
 
 
 def test_an_engine_without_room_for_prefill_is_refused() -> None:
-    with pytest.raises(ValueError, match="token_budget \\(4\\) must be above max_num_seqs \\(4\\)"):
+    with pytest.raises(ConfigError, match="token_budget \\(4\\) must be above max_num_seqs \\(4\\)"):
         replace(SMALL, token_budget=4)
 
 

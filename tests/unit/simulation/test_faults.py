@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from llm_traffic_scheduler import ConfigError
 from llm_traffic_scheduler.simulation import (
     Backend,
     Broken,
@@ -50,7 +51,7 @@ async def test_before_and_after_its_interval_a_fault_does_nothing(fault: Callabl
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_interval_that_ends_before_it_begins_is_refused(fault: Callable[..., Backend]) -> None:
-    with pytest.raises(ValueError, match=r"start must be before until \(5 s\), got 5 s"):
+    with pytest.raises(ConfigError, match=r"start must be before until \(5 s\), got 5 s"):
         fault(healthy(), start=5, until=5)
 
 

@@ -11,12 +11,12 @@ from typing import TypeVar, TypeVarTuple
 
 import pytest
 
-from llm_traffic_scheduler import Arrived, Ended, FixedPolicy, TrafficScheduler
-from llm_traffic_scheduler import FirstToken as FirstTokenSeen
+from llm_traffic_scheduler import Arrived, ConfigError, Ended, FirstToken, FixedPolicy, TrafficScheduler
 from llm_traffic_scheduler.simulation.arms import FixedSplit, Kind, Unscheduled
-from llm_traffic_scheduler.simulation.backend import Broken, FirstToken
+from llm_traffic_scheduler.simulation.backend import Broken, OnFirstToken
 from llm_traffic_scheduler.simulation.batching_server import BatchingServer
-from llm_traffic_scheduler.simulation.runner import Clients, RunResult, Workload, run_arm, turns
+from llm_traffic_scheduler.simulation.results import RunResult
+from llm_traffic_scheduler.simulation.runner import Clients, Workload, run_arm
 from llm_traffic_scheduler.simulation.traces import CallLength, RecordedCall
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ BATCH = (CallLength(1000, 100), CallLength(2000, 200))
 class TokenASecond:
     """Every call takes one second for each token of its answer, whatever runs beside it; 99 of them never end."""
 
-    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: FirstToken | None = None) -> None:
+    async def serve(self, prompt_tokens: int, output_tokens: int, *, first_token: OnFirstToken | None = None) -> None:
         if output_tokens == 99:
             await asyncio.get_running_loop().create_future()
         if output_tokens == 13:
@@ -170,7 +170,7 @@ def test_calls_report_first_tokens_and_tokens_to_the_scheduler_if_they_are_told_
 
     ended = [event for event in policy.heard if isinstance(event, Ended)]
     assert [event.tokens for event in ended] == [80 if reports else 0] * 5
-    assert len([event for event in policy.heard if isinstance(event, FirstTokenSeen)]) == (5 if reports else 0)
+    assert len([event for event in policy.heard if isinstance(event, FirstToken)]) == (5 if reports else 0)
 
 
 def test_samples_show_the_limit_and_what_is_at_the_server() -> None:
@@ -187,11 +187,6 @@ def test_nobody_is_asked_for_a_snapshot_unless_samples_are_wanted() -> None:
     result = run_arm(simple(calls(1)), scheduler)
 
     assert (result.samples, result.idle_slots(8)) == ((), 0.0)
-
-
-@pytest.mark.parametrize("values, expected", [([], 0), ([1, 2, 3], 0), ([1, 2, 2, 1], 1), ([3, 1, 3, 3, 2], 2)])
-def test_a_turn_is_a_fall_after_a_rise_or_a_rise_after_a_fall(values: list[int], expected: int) -> None:
-    assert turns(values) == expected
 
 
 class Ladder:
@@ -211,9 +206,9 @@ class Listening(FixedPolicy):
 
     def __init__(self) -> None:
         super().__init__(2)
-        self.heard: list[Arrived | FirstTokenSeen | Ended] = []
+        self.heard: list[Arrived | FirstToken | Ended] = []
 
-    def observe(self, now: float, event: Arrived | FirstTokenSeen | Ended) -> None:
+    def observe(self, now: float, event: Arrived | FirstToken | Ended) -> None:
         self.heard.append(event)
 
 
@@ -252,10 +247,13 @@ def test_progress_adds_up_to_the_whole_span() -> None:
 
 @pytest.mark.parametrize(
     "changes, message",
-    [({"span": math.nan}, "span must be a finite number of seconds"), ({"batch": ()}, "needs their lengths, got none")],
+    [
+        ({"span": math.nan}, "span must be a finite number, at least 0, got nan"),
+        ({"batch": ()}, "needs their lengths, got none"),
+    ],
 )
 def test_a_workload_that_cannot_be_run_is_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ConfigError, match=message):
         simple((), **changes)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_traffic_scheduler import ConfigError
 from llm_traffic_scheduler.simulation import SimpleServer
 from llm_traffic_scheduler.testing import run_virtual
 from tests.unit.simulation.serving import serve, serve_all
@@ -88,10 +89,10 @@ async def test_beyond_max_running_calls_wait_in_order_of_arrival() -> None:
 
 @pytest.mark.parametrize("wrong", [{"per_step": 0.0}, {"per_running": -1.0}, {"per_prompt_token": float("nan")}])
 def test_a_cost_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="per_step must be above 0, per_running and per_prompt_token at least 0"):
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))} must be a finite number"):
         SimpleServer(per_step=wrong.get("per_step", 1.0), **{k: v for k, v in wrong.items() if k != "per_step"})  # type: ignore[arg-type]
 
 
 def test_a_server_that_runs_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_running must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="max_running must be a whole number, at least 1, got 0"):
         SimpleServer(max_running=0)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from llm_traffic_scheduler import ConfigError
 from llm_traffic_scheduler.simulation import SlotServer
 
 
@@ -45,5 +46,5 @@ async def test_a_call_that_is_cancelled_in_its_slot_keeps_the_slot_to_its_end() 
 
 
 def test_a_server_without_slots_is_refused() -> None:
-    with pytest.raises(ValueError, match="slots must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="slots must be a whole number, at least 1, got 0"):
         SlotServer(0)

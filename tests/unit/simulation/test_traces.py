@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from llm_traffic_scheduler.simulation import CallLength, TraceError, read_lengths, read_trace
+from llm_traffic_scheduler.simulation.traces import check_fits
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 PLAIN = "arrival_s,prompt_tokens,output_tokens\n"
@@ -122,3 +123,13 @@ def test_bad_batch_lengths_are_refused_with_file_and_row(trace: Path) -> None:
     trace.write_text("num_prefill_tokens,num_decode_tokens\n1,2\n3,-4\n")
     with pytest.raises(TraceError, match="row 3: num_decode_tokens must be"):
         read_lengths(trace)
+
+
+def test_the_first_call_that_never_fits_is_named_with_the_bound_to_the_last_digit() -> None:
+    lengths = [CallLength(1_998_975, 1), CallLength(1_998_975, 2)]
+
+    check_fits(lengths[:1], "traffic", 1_998_976)
+    with pytest.raises(
+        TraceError, match=r"^call 2 of the traffic: 1998977 tokens never fit .* \(at most 1998976 tokens\)$"
+    ):
+        check_fits(lengths, "traffic", 1_998_976)

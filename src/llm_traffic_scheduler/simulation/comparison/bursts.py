@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Final
 
 from ..recording import Sample
-from ..runner import BatchCall, RunResult
+from ..results import BatchCall, RunResult
 from .instances import BURST
 
 __all__ = ["Burst", "bursts_of", "throughput"]

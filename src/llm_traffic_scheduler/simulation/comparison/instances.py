@@ -52,7 +52,7 @@ BURST: Final = _Bursts()
 class Instance:
     """One instance of a shape; a small value, for other processes to build the workload from.
 
-    `traces`: the directory with recorded traffic; `room`: batch calls that are submitted at all times.
+    `span` in seconds; `traces`: the directory with recorded traffic, None if there is none.
     """
 
     shape: str

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
+from ..plot import INK, tidy
 from .families import LITERAL, LITERAL_SWEPT, OURS, STATIC, TOTAL
 from .instances import ENGINES
 from .study import Study
@@ -22,7 +23,6 @@ from .text import GOOD_FOR
 
 __all__ = ["draw_study"]
 
-_INK: Final = "#333333"
 _LEAST, _MOST = 1.0, 2.4  # the P95s shown, as multiples of no batch
 _COLUMNS: Final = 3
 
@@ -69,7 +69,7 @@ def draw_study(study: Study, path: str | Path) -> None:
         last = max(row for row in range(rows) if row * columns + column < len(cells))
         panels[last, column].set_xlabel("interactive P95, multiple of no batch")
     title = f"Further left and higher is better. {GOOD_FOR} Means over {study.plan.instances}."
-    figure.suptitle(textwrap.fill(title, 52 * columns), x=0.01, ha="left", color=_INK)
+    figure.suptitle(textwrap.fill(title, 52 * columns), x=0.01, ha="left", color=INK)
     handles = [_handle(family) for family in _STYLES if family in study.families()]
     figure.legend(handles=handles, loc="outside lower center", ncols=7 if columns > 2 else 4, frameon=False)
     figure.savefig(path, dpi=110)
@@ -90,13 +90,11 @@ def _draw_panel(axes: Axes, study: Study, engine: str, shape: str) -> None:
     axes.set_title(f"{shape}, {engine}" + (f" with {times:g} x the traffic" if times != 1 else ""), loc="left")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} x"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
+    tidy(axes)
     arms = (arm for arm in study.of(engine, shape, *_OFF) if arm.point.p95 > _MOST)
     off = [f"{arm.candidate.family}: {arm.point.p95:.1f} x" for arm in arms]
     if off:
-        note = axes.text(0.98, 0.03, "\n".join(("outside, to the right", *off)), fontsize=8, color=_INK)
+        note = axes.text(0.98, 0.03, "\n".join(("outside, to the right", *off)), fontsize=8, color=INK)
         note.set(transform=axes.transAxes, ha="right", va="bottom")
 
 

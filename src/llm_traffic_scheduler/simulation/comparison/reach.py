@@ -13,7 +13,7 @@ from typing import Final
 from .curves import Comparison, compare, geometric_mean
 from .families import LITERAL, LITERAL_SWEPT, OURS, STATIC, TOTAL
 from .instances import HEADLINE
-from .study import ArmResult, Study
+from .study import Study
 
 __all__ = ["OPPONENTS", "Line", "Opponent", "against", "reach"]
 
@@ -101,15 +101,9 @@ def _worst_shape(study: Study, shapes: Sequence[str]) -> Line:
     return _line(claim, "none below 0.9", f"worst {value:.3f} ({worst}); {_each(known)}", value, lambda low: low >= 0.9)
 
 
-def _target_kept(arm: ArmResult, study: Study) -> float:
-    """P95 over target, the mean over instances."""
-    assert arm.candidate.target is not None
-    return arm.point.p95 / arm.candidate.target
-
-
 def _kept(study: Study, shapes: Iterable[str]) -> Line:
     kept = {
-        f"{shape} at {arm.candidate.setting}": _target_kept(arm, study)
+        f"{shape} at {arm.candidate.setting}": arm.p95_over_target
         for shape in shapes
         for arm in study.of("A100", shape, OURS)
     }
@@ -127,7 +121,7 @@ def _kept_elsewhere(study: Study, shapes: Sequence[str]) -> Line:
     claim = "the same on the other shapes (sparse: the mean over targets too, as an instance has only 90 calls)"
     kept: dict[str, float] = {}
     for shape in shapes:
-        values = {arm.candidate.setting: _target_kept(arm, study) for arm in study.of("A100", shape, OURS)}
+        values = {arm.candidate.setting: arm.p95_over_target for arm in study.of("A100", shape, OURS)}
         if shape == "sparse" and values:
             kept["sparse"] = fmean(values.values())
         else:

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Final
 
 from ..pool import run_parallel
+from ..progress import Progress
 from .curves import GRID, Curve, Point
 from .families import CURVES, LITERAL, LITERAL_SWEPT, OURS, STATIC, TOTAL, Candidate, Room, candidates
 from .instances import HEADLINE, SHAPES, Instance
@@ -28,7 +29,7 @@ _MUCH_LESS: Final = 0.9
 _FAR_ABOVE: Final = 1.3
 
 _Runs = dict[tuple[Instance, Candidate | None], Figures]
-Watch = Callable[[str], AbstractContextManager[Callable[[float], None]]]
+Watch = Callable[[str], AbstractContextManager[Progress]]
 """Opens a progress bar with this label."""
 
 
@@ -83,6 +84,12 @@ class ArmResult:
     def point(self) -> Point:
         """Means over seeds; P95 and P99 as multiples of no batch on the same instance."""
         return _point(self.runs, self.alone)
+
+    @property
+    def p95_over_target(self) -> float:
+        """P95 over the arm's target, the mean over instances; NaN if it has none."""
+        target = self.candidate.target
+        return math.nan if target is None else self.point.p95 / target
 
     @property
     def complete(self) -> bool:

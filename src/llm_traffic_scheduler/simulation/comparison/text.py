@@ -4,12 +4,12 @@ Floor: fourth. Pure.
 """
 
 import math
-import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 from statistics import fmean
 from typing import Final
 
+from ..layout import paragraph, title
 from .families import CURVES, OURS
 from .instances import ENGINES, SHAPES
 from .losses import Loss, losses
@@ -19,7 +19,6 @@ from .trials import BACKLOG
 
 __all__ = ["GOOD_FOR", "study_text"]
 
-_WIDTH: Final = 100
 GOOD_FOR: Final = "Simulated: good for ranking policies, not for absolute GPU figures."
 _SHOWN_P95S: Final = (1.15, 1.3, 1.5, 1.8)
 _STEERED_AT: Final = 1.4
@@ -58,14 +57,14 @@ def _rules(study: Study) -> list[str]:
             f"Short form: {plan.instances}{', every second setting' if plan.thin else ''}. It shows the way; figures to"
             " quote come from at least four instances of 30 minutes and every setting (--full)."
         )
-    return [_title("Control laws compared"), *(line for rule in rules for line in _wrapped(rule))]
+    return [title("Control laws compared"), *(line for rule in rules for line in paragraph(rule))]
 
 
 def _shape_table(study: Study, engine: str, shape: str) -> list[str]:
     label = f"{shape} on {engine}"
     times = ENGINES[engine][1]
     story = SHAPES[shape].story + (f"; here {times:g} times that" if times != 1 else "")
-    rows = [_title(label), *_wrapped(f"{story}. Batch tokens/s at interactive P95 of ... times no batch:"), ""]
+    rows = [title(label), *paragraph(f"{story}. Batch tokens/s at interactive P95 of ... times no batch:"), ""]
     rows.append(f"{'':30}" + "".join(f"{f'{p95:g} x':>10}" for p95 in _SHOWN_P95S) + f"{'lowest':>10}")
     for family, curve in study.curves(engine, shape).items():
         if curve.front:
@@ -86,8 +85,8 @@ def _tokens(value: float | None) -> str:
 
 def _headline(study: Study) -> list[str]:
     rows = [
-        _title("Batch goodput at equal interactive P95: adaptive over ..."),
-        *_wrapped(
+        title("Batch goodput at equal interactive P95: adaptive over ..."),
+        *paragraph(
             "Geometric means over P95s of 1.15 to 1.8 x no batch, as far as both reach them; in brackets P99 at equal"
             " P95."
         ),
@@ -105,15 +104,14 @@ def _headline(study: Study) -> list[str]:
 
 
 def _targets(study: Study) -> list[str]:
-    rows = [_title("P95 over target: adaptive, mean over instances"), ""]
+    rows = [title("P95 over target: adaptive, mean over instances"), ""]
     header = False
     for engine, shape in study.plan.cells:
         arms = study.of(engine, shape, OURS)
         if not header and arms:
             rows.append(f"{'target, x no batch':22}" + "".join(f"{arm.candidate.setting:>10}" for arm in arms))
             header = True
-        kept = (arm.point.p95 / (arm.candidate.target or math.nan) for arm in arms)
-        rows.append(f"{f'{shape} on {engine}':22}" + "".join(f"{value:10.3f}" for value in kept))
+        rows.append(f"{f'{shape} on {engine}':22}" + "".join(f"{arm.p95_over_target:10.3f}" for arm in arms))
     return rows
 
 
@@ -121,10 +119,10 @@ def _steering(study: Study) -> list[str]:
     """How restless each law is, at the setting whose P95 is nearest to 1.4 x no batch on the first shape."""
     engine, shape = study.plan.cells[0]
     rows = [
-        _title(
+        title(
             f"How they steer: {shape} on {engine}, each at its setting nearest to a P95 of {_STEERED_AT:g} x no batch"
         ),
-        *_wrapped(
+        *paragraph(
             "Changes of direction per minute, seen every 5 s: of the batch limit, and of the limit plus the interactive"
             f" calls. Idle: of {study.plan.room.batch_max} slots for batch, those without, while batch waits."
         ),
@@ -149,10 +147,10 @@ def _mean(values: Sequence[float | None]) -> str:
 
 
 def _losses(found: Sequence[Loss]) -> list[str]:
-    rows = [_title("Where another arm is ahead of adaptive")]
+    rows = [title("Where another arm is ahead of adaptive")]
     for family, group in groupby(sorted(found, key=lambda loss: loss.family), key=lambda loss: loss.family):
         places = ", ".join(_place(loss) for loss in group)
-        rows += _wrapped(f"{family}: {places}", "* ")
+        rows += paragraph(f"{family}: {places}", "* ")
     return rows if found else [*rows, "Nowhere, in these runs."]
 
 
@@ -165,15 +163,7 @@ def _place(loss: Loss) -> str:
 
 def _reach(lines: Sequence[Line]) -> list[str]:
     marks = {True: "pass", False: "MISS", None: "-   "}
-    rows = [_title("What was to be reached")]
+    rows = [title("What was to be reached")]
     for line in lines:
-        rows += _wrapped(f"{line.claim}: {line.bound}; measured {line.measured}", f"{marks[line.passed]}  ")
+        rows += paragraph(f"{line.claim}: {line.bound}; measured {line.measured}", f"{marks[line.passed]}  ")
     return rows
-
-
-def _title(text: str) -> str:
-    return f"\n{text}\n{'=' * len(text)}"
-
-
-def _wrapped(text: str, begin: str = "") -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=" " * len(begin), break_long_words=False)

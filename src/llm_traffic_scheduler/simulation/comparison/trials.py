@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..arms import Unscheduled
-from ..runner import RunResult, Workload, run_arm
+from ..results import RunResult
+from ..runner import Workload, run_arm
 from .bursts import Burst, bursts_of
 from .families import Candidate, Room
 from .instances import Instance

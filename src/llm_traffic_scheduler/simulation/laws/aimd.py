@@ -11,7 +11,7 @@ a choice (TCP's is one per round trip), and so is the window for a round trip.
 
 import math
 from copy import copy
-from typing import Self
+from typing import Final, Self
 
 from llm_traffic_scheduler import Decision, Signals
 
@@ -19,7 +19,7 @@ from ..checks import above_zero, share
 
 __all__ = ["AIMD"]
 
-_SLICES: int = 100  # of a window
+_SLICES: Final = 100  # of a window
 
 
 class AIMD:

@@ -182,6 +182,4 @@ class Scavenger:
 
 
 def _pace(event: Ended) -> float:
-    if event.first_token is not None and event.tokens > 1:
-        return (event.latency - event.first_token) / (event.tokens - 1)
-    return event.latency / max(1, event.tokens)
+    return event.latency / max(1, event.tokens) if event.pace is None else event.pace

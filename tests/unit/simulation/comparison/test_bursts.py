@@ -10,7 +10,8 @@ from llm_traffic_scheduler.simulation.arms import FixedSplit, Unscheduled
 from llm_traffic_scheduler.simulation.comparison.bursts import Burst, bursts_of, throughput
 from llm_traffic_scheduler.simulation.comparison.instances import BURST, Instance
 from llm_traffic_scheduler.simulation.recording import Sample
-from llm_traffic_scheduler.simulation.runner import BatchCall, RunResult, Workload, run_arm
+from llm_traffic_scheduler.simulation.results import BatchCall, RunResult
+from llm_traffic_scheduler.simulation.runner import Workload, run_arm
 
 EMPTY = run_arm(Workload(interactive=(), span=1.0, batch=(), backlog=0), Unscheduled)
 
