@@ -63,7 +63,9 @@ class LoopBound:
         try:
             if callable(reset := getattr(self._policy, "reset", None)):
                 reset()
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
             self._listeners.policy_fault(error)
 
     def after_fork(self) -> None:
