@@ -239,6 +239,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.json.write_text(json.dumps(as_json(result, options)) + "\n", encoding="utf-8")
         if options.plot and result.points:
             draw(result, f"Latency by rate of calls: {options.model} at {options.url}", options.plot)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; without this Python complains once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ConfigError, OSError) as fault:
         parser.error(str(fault))
     except KeyboardInterrupt:

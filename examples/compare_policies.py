@@ -17,12 +17,15 @@ setting), 2 for input that cannot be used.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Final
 
-from llm_traffic_scheduler.simulation import comparison
+from llm_traffic_scheduler import ConfigError
+from llm_traffic_scheduler.simulation import TraceError, comparison
 from llm_traffic_scheduler.simulation.arguments import Parser, missing_matplotlib, output_file, picture, whole
 from llm_traffic_scheduler.simulation.progress import progress_bar
 
@@ -91,7 +94,7 @@ def plan(options: argparse.Namespace) -> comparison.Plan:
     there, missing = comparison.shapes_in(traces)
     for name in wanted:
         if name in missing:
-            print(f"left out: {name}, for want of {missing[name].trace} in {traces or '--traces'}")
+            print(f"left out: {name}, for want of {missing[name].trace} in {traces or '--traces'}", flush=True)
     return comparison.Plan(
         shapes=tuple(name for name in wanted if name in there),
         seeds=options.seeds or (10 if full else 1),
@@ -106,13 +109,25 @@ def plan(options: argparse.Namespace) -> comparison.Plan:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser, options = parse(arguments)
-    chosen = plan(options)
-    if not chosen.cells:
-        parser.error("nothing to run: no shape is left (the H100 model runs steady, cv3 and chat)")
     try:
-        result = comparison.study(chosen, progress_bar)
+        chosen = plan(options)
+        if not chosen.cells:
+            parser.error("nothing to run: no shape is left (the H100 model runs steady, cv3 and chat)")
+        return show(chosen, options)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; without this Python complains once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except BrokenProcessPool:
+        parser.error("a process of the comparison was killed, or out of memory: --jobs 1 needs least")
+    except (TraceError, ConfigError, OSError) as error:
+        parser.error(str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def show(chosen: comparison.Plan, options: argparse.Namespace) -> int:
+    result = comparison.study(chosen, progress_bar)
     lines = comparison.reach(result)
     print(comparison.study_text(result, lines), flush=True)
     if options.json:

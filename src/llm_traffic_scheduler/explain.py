@@ -23,31 +23,42 @@ def describe(
 ) -> tuple[Reason, str]:
     """The reason as one of the closed set of codes, and as a sentence: the policy's own if it has one."""
     place = f"{decision.limit} of {signals.batch_max} batch calls may run"
-    said = _said(policy, "describe", now, decision, signals)
-    why = said if isinstance(said, str) and said else _sentence(decision, signals)
+    said = _said(policy, "describe", str, now, decision, signals)
+    why = said[0] if said else _sentence(decision, signals)
     reason = cast("Reason", decision.reason) if decision.reason in REASONS else "policy"
     return reason, f"{place}: {why}"
 
 
 def outlook(decision: Decision, signals: Signals, policy: LimitPolicy, now: float) -> tuple[str, ...]:
     """What would have to change for the limit to move, in the policy's words; empty if it has none."""
-    said = _said(policy, "outlook", now, decision, signals)
-    if not isinstance(said, (tuple, list)):
-        return ()
-    return tuple(line for line in said if isinstance(line, str) and line)
+    return _said(policy, "outlook", (tuple, list), now, decision, signals)
 
 
-def _said(policy: LimitPolicy | None, method: str, now: float, decision: Decision, signals: Signals) -> object:
-    """What the policy says of a decision of its own. Reads change nothing, so its faults are not even counted."""
+def _said(
+    policy: LimitPolicy | None,
+    method: str,
+    form: type | tuple[type, ...],
+    now: float,
+    decision: Decision,
+    signals: Signals,
+) -> tuple[str, ...]:
+    """What the policy says of a decision of its own, in this form, in plain strings; none of them is empty.
+
+    Reads change nothing, so its faults are not even counted.
+    """
     if policy is None or decision.reason == "policy_failed":
-        return None
+        return ()
     try:
         say: Callable[[float, Decision, Signals], object] | None = getattr(policy, method, None)
-        return None if say is None else say(now, decision, signals)
+        said = None if say is None else say(now, decision, signals)
+        if not isinstance(said, form):
+            return ()
+        lines = said if isinstance(said, (tuple, list)) else (said,)
+        return tuple(text for line in lines if isinstance(line, str) and (text := str.__str__(line)))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:
-        return None
+        return ()
 
 
 def _sentence(decision: Decision, signals: Signals) -> str:

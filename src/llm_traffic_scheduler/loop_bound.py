@@ -63,7 +63,9 @@ class LoopBound:
         """Let the policy forget single calls: of those that it knew it would not hear any more."""
         try:
             reset(self._policy)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
             self._listeners.policy_fault(error)
 
     def after_fork(self) -> None:

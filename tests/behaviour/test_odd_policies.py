@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -32,8 +34,61 @@ class GivesWay(Answers):
 
 
 class CannotReset(Answers):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
     def reset(self) -> None:
-        raise RuntimeError("no")
+        raise self.error
+
+
+class Touchy(str):
+    """A string that is one to isinstance only."""
+
+    __slots__ = ()
+
+    def refuse(self, *_: object) -> Any:
+        raise ValueError("touched")
+
+    __eq__ = __ne__ = __hash__ = __len__ = __str__ = __repr__ = __format__ = refuse
+
+
+class TouchyNumber(int):
+    """A number that is one to isinstance only."""
+
+    def refuse(self, *_: object) -> Any:
+        raise ValueError("touched")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __str__ = __repr__ = __format__ = refuse
+
+
+class TouchyWords(Answers):
+    """Answers in strings and numbers of its own kind."""
+
+    def decide(self, now: float, signals: Signals) -> Decision:
+        return Decision(TouchyNumber(4), reason=Touchy("moon"))
+
+    def describe(self, now: float, decision: Decision, signals: Signals) -> str:
+        return Touchy("it is night")
+
+    def outlook(self, now: float, decision: Decision, signals: Signals) -> tuple[str, ...]:
+        return Touchy("it rises at dawn"), "it falls at dusk"
+
+
+class LosesItsThreshold(Answers):
+    """What was checked at the door is something else later."""
+
+    def __init__(self, later: object) -> None:
+        super().__init__(limit=4)
+        self.later, self.is_late = later, False
+
+    @property
+    def p95_threshold(self) -> Any:  # type: ignore[override]
+        if not self.is_late:
+            return 0.5
+        if isinstance(self.later, BaseException):
+            raise self.later
+        return self.later
 
 
 @pytest.mark.parametrize("until", [None, 0.0, math.nan, -math.inf])
@@ -66,8 +121,9 @@ async def test_a_threshold_that_changes_is_in_the_next_decision() -> None:
     assert scheduler.snapshot().batch_limit == 1
 
 
-async def test_a_policy_that_cannot_reset_is_counted_and_used() -> None:
-    scheduler = TrafficScheduler(max_concurrency=2, policy=CannotReset())
+@pytest.mark.parametrize("error", [RuntimeError("no"), asyncio.CancelledError(), GeneratorExit()])
+async def test_a_policy_that_cannot_reset_is_counted_and_used(error: BaseException) -> None:
+    scheduler = TrafficScheduler(max_concurrency=2, policy=CannotReset(error))
 
     await scheduler.submit("batch", noop)
 
@@ -135,3 +191,41 @@ async def test_a_policy_that_changes_the_scheduler_while_it_is_asked_is_refused_
     assert most <= 4
     assert scheduler.snapshot().policy_faults
     scheduler.check()
+
+
+@pytest.mark.parametrize(
+    "later", [asyncio.CancelledError(), GeneratorExit(), ValueError(), 10**400, Decimal(1), "1", math.nan, -1.0, True]
+)
+async def test_a_threshold_that_turns_into_something_else_is_none(later: object) -> None:
+    policy = LosesItsThreshold(later)
+    scheduler = make_scheduler(max_concurrency=8, batch_max_concurrency=6, policy=policy)
+    calls = [hold(scheduler), *(hold(scheduler, "batch") for _ in range(3))]
+    await asyncio.sleep(1.0)
+
+    policy.is_late = True
+    calls += [hold(scheduler), *(hold(scheduler, "batch") for _ in range(3))]
+    await asyncio.sleep(1.0)
+    snapshot, text = scheduler.snapshot(), scheduler.explain()
+    for call in calls:
+        call.release()
+    await asyncio.gather(*(call.task for call in calls))
+
+    assert (snapshot.interactive_running, snapshot.batch_running) == (2, 4)
+    assert "4 of 6 batch calls may run" in text
+    assert scheduler.snapshot().running == 0
+    scheduler.check()
+
+
+async def test_strings_and_numbers_of_a_kind_of_their_own_are_taken_for_what_they_say() -> None:
+    scheduler = make_scheduler(max_concurrency=8, batch_max_concurrency=6, policy=TouchyWords())
+    calls = [hold(scheduler, "batch") for _ in range(6)]
+    await asyncio.sleep(1.0)
+    before, text, history = scheduler.snapshot(), scheduler.explain(), scheduler.limit_history()
+    for call in calls:
+        call.release()
+    await asyncio.gather(*(call.task for call in calls))
+
+    assert (before.batch_running, before.batch_limit, before.reason) == (4, 4, "policy")
+    assert "4 of 6 batch calls may run: it is night" in text
+    assert "batch limit: it rises at dawn\nbatch limit: it falls at dusk" in text
+    assert [(record.limit, record.reason) for record in history] == [(4, "moon")]

@@ -136,6 +136,26 @@ def test_what_is_no_openai_server_is_one_line_and_status_2(capsys: pytest.Captur
 
 
 @needs_httpx
+def test_who_reads_no_further_ends_the_calibration_in_silence() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    with openai_server(slots=8, seconds=0.01) as server:
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), "--url", server.url, "--model", "tiny", "--rates", "10", "--seconds", "1"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(SOURCES), "NO_PROXY": "*"},
+            timeout=120,
+            check=False,
+        )
+    os.close(writer)
+
+    assert (done.returncode, done.stderr, server.seen) == (1, "", 0)
+
+
+@needs_httpx
 def test_a_budget_that_does_not_suffice_is_told_before_anything_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
     with openai_server() as server:
         said = refusal(capsys, server.url, "--rates", "1,2", "--seconds", "20", "--max-calls", "50")

@@ -56,6 +56,34 @@ def test_help_names_every_shape_and_option_and_what_figures_are_good_for() -> No
         assert word in done.stdout
 
 
+def test_a_trace_that_is_none_is_one_line_and_status_2(tmp_path: Path) -> None:
+    (tmp_path / "AzureLLMInferenceTrace_conv.csv").write_text("when,what\n")
+
+    done = compare("--shapes", "chat", "--minutes", "1", "--jobs", "2", "--traces", tmp_path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "AzureLLMInferenceTrace_conv.csv, row 1: unknown columns" in done.stderr
+
+
+def test_who_reads_no_further_ends_the_comparison_in_silence() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--shapes", "chat", "--traces", str(SCRIPT.parent)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        timeout=300,
+        check=False,
+    )
+    os.close(writer)
+
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -205,10 +205,13 @@ def check_policy(name: str, policy: PolicyT) -> PolicyT:
 def check_decision(policy: LimitPolicy, decision: Decision, signals: Signals) -> Decision:
     """The decision with its limit inside the bounds; ConfigError if its limit or its reason is none."""
     limit, reason = decision.limit, decision.reason
-    if not isinstance(limit, int) or isinstance(limit, bool) or not isinstance(reason, str):
-        raise ConfigError(
-            f"{policy!r} must decide on a whole number of calls, with a string for the reason, got {decision!r}"
-        )
+    if type(limit) is not int or type(reason) is not str:
+        if not isinstance(limit, int) or isinstance(limit, bool) or not isinstance(reason, str):
+            raise ConfigError(
+                f"{policy!r} must decide on a whole number of calls, with a string for the reason, got {decision!r}"
+            )
+        # A subclass may compare, hash and print as it likes, long after the policy has answered.
+        limit, reason = int.__int__(limit), str.__str__(reason)
     inside = min(signals.batch_max, max(signals.batch_min, limit))
     # Numbers are made floats here, where what cannot be one is still the policy's fault.
     return Decision(inside, math.fsum((decision.pressure,)), reason, math.fsum((decision.valid_until,)))
@@ -219,7 +222,9 @@ def observer_of(policy: LimitPolicy) -> Callable[[float, Observation], None] | N
     try:
         observe = getattr(policy, "observe", None)
         return observe if callable(observe) and getattr(policy, "observing", True) else None
-    except Exception:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
         return None
 
 
@@ -227,7 +232,9 @@ def reads_of(policy: LimitPolicy) -> frozenset[str]:
     """The signals that the policy's `decide` looks at; all of them where it does not say."""
     try:
         return frozenset(getattr(policy, "reads", _EVERYTHING))
-    except Exception:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
         return _EVERYTHING
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ..core.admission import Limits
+from ..core.checks import seconds
 from ..core.metrics import SlidingWindowMetrics, WindowReading
 from ..core.stream_times import StreamTimes
 from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of, reads_of, replica_of
@@ -367,8 +368,12 @@ class Governor:
         """The age from which an unfinished call joins the quantile; None if the policy has none that makes sense."""
         try:
             threshold = getattr(self.policy, "p95_threshold", None)
-            return threshold if threshold is not None and 0 < threshold < math.inf else None
-        except Exception:
+            if type(threshold) is not float:  # it may have changed since it was checked at the door
+                return None if threshold is None else seconds("p95_threshold", threshold)
+            return threshold if 0 < threshold < math.inf else None
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:
             return None
 
     @property

@@ -27,6 +27,7 @@ _MOST_CALLS: Final = 5_000_000  # a rate in the wrong unit would fill the memory
 _MOST_PERIODS: Final = 100_000
 _Z95: Final = 1.6448536269514722  # the 95th percentile of the standard normal distribution
 _STEPS_OF_A_DAY: Final = 288
+_STEADIEST, _WILDEST = 0.01, 100.0  # cv; beyond them gaps are all alike, or nearly all of them 0
 
 
 def chat_lengths() -> tuple[CallLength, ...]:
@@ -57,6 +58,8 @@ def gamma_gaps(
     `cv` 1 is Poisson; recorded clients of LLM services have a median of 1.2 and a tail above 5.
     """
     above_zero(rate=rate, cv=cv, span=span)
+    if not _STEADIEST <= cv <= _WILDEST:
+        raise ConfigError(f"cv must be {_STEADIEST:g} to {_WILDEST:g}, got {cv!r}")
     _not_too_many(rate * span)
     draw, shape = _stream(seed, "arrivals"), cv**-2
     gaps = (draw.gammavariate(shape, 1 / (shape * rate)) for _ in itertools.count())

@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 import pytest
 
+import llm_traffic_scheduler
 from llm_traffic_scheduler.simulation.pool import run_parallel
+
+SOURCES = Path(llm_traffic_scheduler.__file__).parents[1]
+LINUX = sys.platform == "linux"
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+# Two workers that say that they are at work, and would be for long.
+PROGRAM = """
+import os, sys, time
+from llm_traffic_scheduler.simulation.pool import run_parallel
+
+def long(number):
+    os.write(1, b"%d " % os.getpid())
+    time.sleep(900)
+
+if __name__ == "__main__":
+    try:
+        run_parallel(long, [1, 2, 3], jobs=2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
 
 
 def doubled(number: int) -> int:
@@ -24,6 +50,45 @@ def inverse(number: int) -> float:
 
 def dies(number: int) -> int:
     os._exit(1)
+
+
+def fails_beside_one_that_lasts(number: int) -> None:
+    time.sleep(900 * number)
+    raise ValueError(number)
+
+
+def started(tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """The program, in a process group of its own, and its workers' process ids."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    program = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    said = ""
+    while said.count(" ") < 2:
+        said += program.stdout.read(1)
+    return program, [int(word) for word in said.split()]
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z" if LINUX else True
+
+
+def all_gone(processes: list[int]) -> bool:
+    deadline = time.monotonic() + 120
+    while any(map(alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(map(alive, processes))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -54,3 +119,38 @@ def test_an_item_that_fails_is_named(jobs: int) -> None:
 def test_a_process_that_dies_is_an_error_and_not_a_result() -> None:
     with pytest.raises(BrokenProcessPool):
         run_parallel(dies, [1, 2, 3], jobs=2)
+
+
+@POSIX
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGHUP"])
+def test_workers_end_with_the_process_they_work_for_whatever_ended_it(tmp_path: Path, name: str) -> None:
+    program, workers = started(tmp_path)
+
+    program.send_signal(signal.Signals[name])
+
+    assert program.wait(120) == -signal.Signals[name]
+    assert all_gone(workers)
+    program.communicate()
+
+
+@POSIX
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the program", "to its group, as Ctrl-C"])
+def test_an_interrupt_ends_the_program_and_its_workers_at_once_and_in_silence(
+    tmp_path: Path, send: Callable[[int, int], None]
+) -> None:
+    program, workers = started(tmp_path)
+
+    send(program.pid, signal.SIGINT)
+    _, errors = program.communicate(timeout=120)
+
+    assert (program.returncode, errors) == (130, "")
+    assert all_gone(workers)
+
+
+def test_a_failure_does_not_wait_for_the_items_that_are_given_up() -> None:
+    begun = time.monotonic()
+
+    with pytest.raises(ValueError, match="0"):
+        run_parallel(fails_beside_one_that_lasts, [1, 0], jobs=2)
+
+    assert time.monotonic() - begun < 600

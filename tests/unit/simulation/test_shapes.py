@@ -164,6 +164,8 @@ def test_lengths_may_be_drawn_by_a_function() -> None:
         (lambda: gamma_gaps(rate=1e6, cv=1, span=1e6), "are too many"),
         (lambda: sparse(gap=1e-6, span=1e6), "are too many"),
         (lambda: gamma_gaps(rate=1, cv=0), "cv must be a finite number above 0, got 0"),
+        (lambda: gamma_gaps(rate=1, cv=1e308), "cv must be 0.01 to 100, got"),
+        (lambda: gamma_gaps(rate=1, cv=1e-308), "cv must be 0.01 to 100, got 1e-308"),
         (lambda: square(low=-1, high=1), "low must be a finite number, at least 0, got -1"),
         (lambda: burst(every=10, length=10), r"length must be below every \(10 s\), got 10"),
         (lambda: square(low=1, high=2, period=1e-6), "600 s hold too many periods of 1e-06 s"),
