@@ -76,18 +76,21 @@ def recommend(points: Sequence[CalibrationPoint], *, target_p95: float | None = 
     return replace(found, reasons=(*few, _why(lowest, spread, target_p95), *found.reasons))
 
 
-def concurrency(lowest: CalibrationPoint, held: CalibrationPoint) -> int:
-    """How many calls the backend bears at a time: the larger of two numbers, at least 2, at most what was seen there.
+def concurrency(lowest: CalibrationPoint, held: CalibrationPoint, bent: CalibrationPoint | None) -> int:
+    """How many calls the backend bears at a time, at least 2; `bent` is the rate at which P95 bent, None if none did.
 
-    Both are Little's law, rate times mean latency. N, by the latency at `held`, is what was in the backend on average
-    while P95 held. M, by the latency at `lowest`, is what would be in it if nobody waited; arrivals that are
-    independent make that a Poisson variable, so M + 2 * sqrt(M) covers its bursts too (the square-root rule of
-    staffing, Halfin and Whitt 1981). The headroom is for M alone: N near the knee has a queue in it, and a cap with
-    room for that queue would let batch fill it. Nobody has measured how the backend bears more than
-    `held.max_unfinished`; a scheduler takes at least 2.
+    By Little's law, rate times mean latency, what was in the backend while P95 held is borne, and what would be in it
+    at the rate that bent, if nobody waited, is not. The answer is the geometric mean of the two, rounded down, or the
+    former, rounded up, if that is more: the closer the rates, the less is left to guess. No headroom for bursts beyond
+    that: batch work, which fills what it is given, would fill the backend, and the next interactive call would wait
+    there, where nobody can let it go first. Interactive calls beyond the cap wait in the scheduler instead.
     """
-    bursts = _with_bursts(_little(held.rate_achieved, lowest))
-    return max(2, min(math.ceil(max(_little(held.rate_achieved, held), bursts)), held.max_unfinished))
+    borne = _little(held.rate_achieved, held)
+    not_borne = borne if bent is None else _little(bent.rate_achieved, lowest)
+    # A hair off, for a mean of 0.1 s times 30 is 3.0000000000000004.
+    between = max(math.ceil(borne - 1e-9), math.floor(math.sqrt(borne * not_borne) + 1e-9))
+    # What nobody has seen running is not recommended; a scheduler takes at least 2.
+    return max(2, min(between, max(held.max_unfinished, 0 if bent is None else bent.max_unfinished)))
 
 
 def holds(point: CalibrationPoint, limit: float) -> bool:
@@ -149,11 +152,15 @@ def _climb(lowest: CalibrationPoint, higher: Sequence[CalibrationPoint], limit: 
     held, doubtful = lowest, list[str]()
     for point in higher:
         if point.throttled:
-            return _knee(lowest, held, limit, [*doubtful, f"the backend throttled at {_rate(point)}{_waits(point)}"])
+            return _knee(
+                lowest, held, None, limit, [*doubtful, f"the backend throttled at {_rate(point)}{_waits(point)}"]
+            )
         if point.fell_behind:
             return _nothing([*doubtful, _behind(point)], settled=True, p95=limit)
         if bent(point, spread):
-            return _knee(lowest, held, limit, [*doubtful, f"P95 bent at {_rate(point)}: {_verdict(point, limit)}"])
+            return _knee(
+                lowest, held, point, limit, [*doubtful, f"P95 bent at {_rate(point)}: {_verdict(point, limit)}"]
+            )
         if point.stopped == "unfinished":
             reason = f"{_calls(point.max_unfinished)} were unfinished at {_rate(point)} before P95 bent"
             return _nothing([*doubtful, f"{reason}: raise max_unfinished"], settled=True, p95=limit)
@@ -164,16 +171,21 @@ def _climb(lowest: CalibrationPoint, higher: Sequence[CalibrationPoint], limit: 
     return _nothing([*doubtful, _no_bend([lowest, *higher][-1], held)], settled=False, p95=limit)
 
 
-def _knee(lowest: CalibrationPoint, held: CalibrationPoint, limit: float, reasons: list[str]) -> Recommendation:
-    rate, most = held.rate_achieved, concurrency(lowest, held)
-    alone = _little(rate, lowest)
+def _knee(
+    lowest: CalibrationPoint,
+    held: CalibrationPoint,
+    bent: CalibrationPoint | None,
+    limit: float,
+    reasons: list[str],
+) -> Recommendation:
+    rate, most = held.rate_achieved, concurrency(lowest, held, bent)
+    beyond = "" if bent is None else f", and {_little(bent.rate_achieved, lowest):.3g} would be at the rate that bent"
     reasons = [
         *reasons,
         f"interactive_rps_threshold {rate:.3g}: the highest rate below at which P95 held ({_verdict(held, limit)}); "
         f"rates between the two would narrow it",
         f"max_concurrency {most}: by Little's law {_little(rate, held):.3g} calls are in the backend at {rate:.3g} "
-        f"calls/s, and {alone:.3g} if none waited, with bursts {_with_bursts(alone):.3g}; the largest of them, but no "
-        f"more than the {held.max_unfinished} seen there, and at least 2",
+        f"calls/s{beyond}; between the two, and at least 2. More would let batch work fill the backend",
     ]
     return Recommendation(rate, limit, most, tuple(reasons), True)
 
@@ -222,10 +234,6 @@ def _behind(point: CalibrationPoint) -> str:
 def _little(rate: float, point: CalibrationPoint) -> float:
     """Calls at a time, if `rate` of them came and each took as long as at `point`."""
     return rate * (point.mean or 0.0)
-
-
-def _with_bursts(mean: float) -> float:
-    return mean + 2 * math.sqrt(mean)
 
 
 def _rate(point: CalibrationPoint) -> str:

@@ -51,7 +51,7 @@ def test_the_knee_is_the_highest_rate_that_held_below_the_first_that_bent() -> N
 
     result = recommend(curve)
 
-    assert found(result) == (4.0, 0.4, 3, True)
+    assert found(result) == (4.0, 0.4, 2, True)
     assert "P95 bent at 8 calls/s: P95 2 s, 40 of 100 calls not answered within 0.4 s" in said(result)
 
 
@@ -219,13 +219,19 @@ def test_the_chance_of_late_calls_is_the_binomial_tail() -> None:
 
 
 @pytest.mark.parametrize(
-    "alone, held, most, cap",
+    "alone, held, bent, cap",
     [
-        (0.4, 0.4, 50, 8),  # 4 at a time, and 2 * 2 for bursts
-        (0.4, 1.2, 50, 12),  # those that waited are no reason for more headroom
-        (0.4, 0.4, 6, 6),  # more were never seen
-        (0.01, 0.01, 1, 2),
+        (0.4, 0.4, None, 4),  # ten a second, 0.4 s each
+        (0.41, 0.41, None, 5),
+        (0.4, 0.4, 15, 4),  # 4 are borne and 6 are not
+        (0.4, 0.4, 40, 8),  # 4 are borne and 16 are not
+        (0.4, 0.6, 15, 6),  # what was there while P95 held is borne
+        (0.01, 0.01, None, 2),
     ],
 )
-def test_the_cap_is_littles_law_with_room_for_bursts(alone: float, held: float, most: int, cap: int) -> None:
-    assert concurrency(point(1, alone), point(10, held, most=most)) == cap
+def test_the_cap_lies_between_what_was_borne_and_what_was_not(
+    alone: float, held: float, bent: float | None, cap: int
+) -> None:
+    beyond = None if bent is None else point(bent, 9.0)
+
+    assert concurrency(point(1, alone), point(10, held), beyond) == cap
