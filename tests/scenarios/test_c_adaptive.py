@@ -67,7 +67,7 @@ async def test_b41_a_burst_of_failures_does_not_cut_the_limit_once_for_each(stag
 @in_virtual_time
 async def test_b41_twenty_wishes_to_wait_are_one_and_what_was_learnt_stays(stage: Stage) -> None:
     scheduler = gateway(stage, batch_max=64, target=1.0)
-    with backlog(scheduler, 0.2, width=70):
+    with backlog(scheduler, 0.5, width=70):
         await arrivals(scheduler, lambda _: asyncio.sleep(0.1), count=80, every=0.5)
         before = scheduler.snapshot().batch_limit
         burst = [start(scheduler.submit("interactive", _fail, 2.0)) for _ in range(20)]
