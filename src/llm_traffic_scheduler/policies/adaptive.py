@@ -192,7 +192,9 @@ class AdaptivePolicy:
         """What a limit that reopens may be at most now, and when that is more."""
         step = max(1, (signals.batch_max - signals.batch_min) // _STEPS)
         ramp, until = signals.batch_max, math.inf
-        if self._objectives and self._ramp_at > -math.inf:
+        # Only within the slice: whoever lets batch calls start has `advance` called first in each. A reader may come at
+        # any time, and to say that one call may start because none has of late would look like trouble.
+        if self._objectives and now < self._ramp_at + self._slice:
             ramp, until = self._ramp_from + step, self._ramp_at + self._slice
         since, slice_length = now - signals.throttled_until, signals.slice_length
         if since < math.inf:

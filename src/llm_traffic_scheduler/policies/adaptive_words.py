@@ -24,7 +24,8 @@ def why(now: float, decision: Decision, signals: Signals, objectives: Sequence[t
         return f"{_calls(interactive)} and a reserve of {reserve} come first; there is no target to learn from"
     name, binding = _binding(now, objectives)
     if decision.reason == "learning":
-        return f"{binding.samples} of the first {WARM_UP} interactive calls have ended; until then three batch calls"
+        judged = "" if binding.timed else " that report their first token and tokens"
+        return f"{binding.samples} of the first {WARM_UP} interactive calls{judged} have ended; until then three batch calls"
     if decision.reason == "stalled":
         late, unfinished = binding.unfinished.late, len(binding.unfinished)
         return f"{late} of {unfinished} interactive calls are past the {name} of {binding.target:.3g} s already"
@@ -57,10 +58,12 @@ def outlook(
     each = 1 + binding.held_back_for_one
     closed = max(0, math.floor((left - low - 1) / each) + 1)  # the limit is the floor of what is left
     moving = binding.total(math.inf) - binding.total(now)
-    sentences = [
-        f"each interactive call takes {each:.3g} off it at first and more as it ages, and gives it back as it ends: "
-        f"{_more(closed, low)}"
-    ]
+    sentences = ["it rises with the next slices of the window, for as long as batch work waits"]
+    if decision.reason != "ramp":
+        sentences = [
+            f"each interactive call takes {each:.3g} off it at first, more as it ages, and gives it back as it ends: "
+            f"{_more(closed, low)}"
+        ]
     if binding.samples >= WARM_UP and abs(moving) >= 1:
         way = "rises" if moving > 0 else "falls"
         sentences.append(f"the total {way} to {binding.total(math.inf):.1f}, which the latest calls allow")
