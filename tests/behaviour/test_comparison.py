@@ -30,7 +30,7 @@ HEAD: Final = ["behaviour", *(each.title for each in CONTESTANTS)]
 
 
 async def standard_library_only(contestant: type[Contestant]) -> bool:
-    """needs nothing beyond the standard library"""
+    """is part of the standard library, or twenty lines of it"""
     used = {type(part).__module__.partition(".")[0] for part in vars(contestant(CAP)).values()}
     return used <= sys.stdlib_module_names
 

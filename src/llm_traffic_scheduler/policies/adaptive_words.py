@@ -25,7 +25,8 @@ def why(now: float, decision: Decision, signals: Signals, objectives: Sequence[t
     name, binding = _binding(now, objectives)
     if decision.reason == "learning":
         judged = "" if binding.timed else " that report their first token and tokens"
-        return f"{binding.samples} of the first {WARM_UP} interactive calls{judged} have ended; until then three batch calls"
+        ended = f"{binding.samples} of the first {WARM_UP} interactive calls{judged} have ended"
+        return f"{ended}; until then three batch calls"
     if decision.reason == "stalled":
         late, unfinished = binding.unfinished.late, len(binding.unfinished)
         return f"{late} of {unfinished} interactive calls are past the {name} of {binding.target:.3g} s already"
