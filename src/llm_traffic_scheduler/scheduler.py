@@ -68,7 +68,7 @@ class TrafficScheduler(LoopBound):
         interactive_p95_threshold: interactive P95, end to end in seconds, that counts as full pressure.
         window: seconds of traffic that the pressure looks at.
         smoothing: time constant in seconds of an exponential average of the pressure.
-        policy: another law in place of the thresholds, `AdaptivePolicy(p95_target=...)` first of all, or one of your own.
+        policy: another law than the thresholds', `AdaptivePolicy(p95_target=...)` first of all, or one of your own.
         interactive_queue_timeout, batch_queue_timeout: seconds to wait for a slot, for calls that give none.
         interactive_run_timeout, batch_run_timeout: seconds to run, for calls that give none.
         max_queued_interactive, max_queued_batch: calls that may wait; more get QueueFull.
