@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
-from .calibration_plan import Plan, Progress
+from .calibration_plan import Plan, Progress, seconds_named
 from .core.load_curve import CalibrationPoint, Stopped
 from .errors import ConfigError
 from .loop_clock import clock_of
@@ -124,8 +124,8 @@ class Load:
         if not isinstance(answer, int | float):
             raise ConfigError(f"is_throttled must return a bool, seconds to wait or None, got {answer!r}")
         self._throttled += 1
-        if answer is not True and math.isfinite(answer):
-            self._retry_after = max(float(answer), self._retry_after or 0.0)
+        if (wait := seconds_named(answer)) is not None:
+            self._retry_after = max(wait, self._retry_after or 0.0)
         self._stop("throttled")
 
     def _stop(self, why: Stopped) -> None:

@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from .core.checks import count, seconds
+from .core.checks import count, number, seconds
 from .errors import ConfigError
 
-__all__ = ["CallOnce", "IsThrottled", "Plan", "Progress", "rates_of", "shown", "status_429_or_retry_after"]
+__all__ = [
+    "CallOnce",
+    "IsThrottled",
+    "Plan",
+    "Progress",
+    "rates_of",
+    "seconds_named",
+    "shown",
+    "status_429_or_retry_after",
+]
 
 CallOnce: TypeAlias = Callable[[], Awaitable[object]]
 IsThrottled: TypeAlias = Callable[[Exception], bool | float | None]
@@ -83,7 +92,7 @@ def status_429_or_retry_after(error: Exception) -> bool | float | None:
     Recognised: a number in `error.retry_after`, and status 429 in `error.status`, `error.status_code` or
     `error.response.status_code` (aiohttp, openai, anthropic, httpx), with the seconds of a Retry-After header.
     """
-    if (wait := _number(_attribute(error, "retry_after"))) is not None:
+    if (wait := seconds_named(_attribute(error, "retry_after"))) is not None:
         return wait
     response = _attribute(error, "response")
     if 429 not in (_attribute(error, "status"), _attribute(error, "status_code"), _attribute(response, "status_code")):
@@ -172,7 +181,10 @@ def _attribute(thing: object, name: str) -> object:
         return None
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+def seconds_named(value: object) -> float | None:
+    """`value` as finite seconds of at least 0; None for anything else, also an int that no float can hold."""
+    try:
+        as_float = number("retry_after", value)
+    except ConfigError:
         return None
-    return float(value)
+    return as_float if as_float >= 0 else None

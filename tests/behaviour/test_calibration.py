@@ -257,7 +257,18 @@ async def test_throttled_at_the_first_rate_there_is_no_answer(fail_from: int) ->
     assert len(backend.sent) <= fail_from + 3
 
 
-@pytest.mark.parametrize("answer, throttled", [(True, 1), (0.0, 1), (2, 1), (False, 150), (None, 150)])
+@pytest.mark.parametrize("named", [10**400, float("nan"), float("inf"), -1, "5"])
+async def test_a_retry_after_that_is_no_number_of_seconds_is_passed_over(named: Any) -> None:
+    error = TooManyError()
+    error.retry_after = named
+
+    result = await measure(Backend(fail_from=60, error=error).ask)
+
+    assert result.points[-1].stopped == "throttled"
+    assert result.points[-1].retry_after is None
+
+
+@pytest.mark.parametrize("answer, throttled", [(True, 1), (0.0, 1), (2, 1), (10**400, 1), (False, 150), (None, 150)])
 async def test_is_throttled_decides_what_throttling_is(answer: float | None, throttled: int) -> None:
     backend = Backend(fail_from=51)
 

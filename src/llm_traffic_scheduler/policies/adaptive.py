@@ -199,6 +199,8 @@ class AdaptivePolicy:
         since, slice_length = now - signals.throttled_until, signals.slice_length
         if since < math.inf:
             steps = 1 + int(since / slice_length)
+            # By rounding a step may be due and not count yet: who is told "until now" looks again a slice later.
+            steps += not signals.throttled_until + steps * slice_length > now
             # As many as it takes: a tenth of 19 calls is one, and after ten of those nine would start at once.
             if signals.batch_min + steps * step < ramp:
                 return signals.batch_min + steps * step, signals.throttled_until + steps * slice_length

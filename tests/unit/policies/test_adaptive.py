@@ -415,3 +415,14 @@ def test_a_stall_holds_though_another_total_is_below_nothing() -> None:
     room.advance(TARGET + 1)
 
     assert room.limit(TARGET + 1) == 3
+
+
+@pytest.mark.parametrize("throttled_until", [0.1, 9.7, 10.0, 13.001, 1e6])
+def test_a_step_of_a_reopening_limit_is_taken_at_the_instant_it_is_announced_for(throttled_until: float) -> None:
+    policy, now = AdaptivePolicy(), throttled_until
+    signals = Signals(max_concurrency=30, batch_max=20, throttled_until=throttled_until, slice_length=0.1)
+
+    while (decision := policy.decide(now, signals)).reason == "ramp":
+        assert decision.valid_until > now
+        now = decision.valid_until
+    assert decision.limit == 20
