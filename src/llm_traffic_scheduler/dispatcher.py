@@ -21,7 +21,7 @@ from .call import Call, Extras, Verdict, running_task
 from .core.admission import AWAY, GONE, LENT_ON, QUEUED, RUNNING, Admission
 from .core.drain_rate import DrainRate
 from .core.metrics import FOLD_AT, SlidingWindowMetrics
-from .events import Outcome
+from .events import Ending
 from .idleness import IdleWaiters
 from .listeners import Listeners
 from .loop_clock import clock_of, future_maker
@@ -217,7 +217,7 @@ class Dispatcher:
             governor.window.trim(now)
         tell_ended(call, now, "completed")
 
-    def finish(self, call: Call, outcome: Outcome) -> None:
+    def finish(self, call: Call, outcome: Ending) -> None:
         """Take the slot back, exactly once, and hand it on; unless another call still uses it."""
         if call.state != RUNNING:
             if call.gave_way:  # its code has ended, and left a `released()` block open
@@ -239,7 +239,7 @@ class Dispatcher:
             call.state, nesting.outcome = LENT_ON, outcome
             call.observed = False  # it has been sampled, and has ended: its age is no news
 
-    def let_go(self, call: Call, outcome: Outcome) -> None:
+    def let_go(self, call: Call, outcome: Ending) -> None:
         """A call that has ended, and those inside it too, leaves its slot to whoever is next."""
         if call.nesting is not None and call.nesting.lender is not None:
             call.state = GONE
