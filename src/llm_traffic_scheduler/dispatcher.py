@@ -30,6 +30,7 @@ from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
 from .settings import Settings
 from .snapshot import Tally
+from .surroundings import is_bulk
 from .watchman import Watchman
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ class Dispatcher:
             QueueFull, QueueTimeout: it can do neither.
         """
         self.count_arrival(call, call.submitted)
-        if self.admission.offer_as(call, False) != RUNNING or self.attentive or self.admission.batch_queue.size:
+        bulk = is_bulk(call.parent)
+        if (state := self.admission.offer_as(call, bulk)) == QUEUED and bulk:
+            self.admission.aside[call] = None
+        if state != RUNNING or self.attentive or self.admission.batch_queue.size:
             self.admitted(call)
 
     def count_arrival(self, call: Call, now: float) -> None:
@@ -135,7 +139,7 @@ class Dispatcher:
             call.task = None
             call.waiter = self.new_waiter()
             if self.attentive or admission.timed:
-                if call not in admission.aside:
+                if admission.aside.get(call) is not True:
                     self.listeners.queued(call, admission.counts[1 if call.interactive else 3])
                 self.settle(now)
         else:
