@@ -261,6 +261,7 @@ class _Calls(Generic[ItemT, ResultT]):
         limits = self._scheduler._settings.limits
         bound = limits.max_queued_interactive if interactive else limits.max_queued_batch
         if bound is None:
+            self._line.lift()
             return await self._scheduler.submit(self._kind, self._fn, item, **options)
         return await self._run_in_line(item, options, interactive, bound)
 

@@ -8,6 +8,7 @@ nobody else's turn them away. A place that comes free is counted to the next in 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 
 __all__ = ["Line"]
@@ -23,7 +24,7 @@ class Line:
 
     def __init__(self) -> None:
         self._line: deque[asyncio.Future[None]] = deque()
-        self._places = 1
+        self._places = 1.0
         self._taken = 0
 
     async def enter(self, bound: int) -> None:
@@ -45,6 +46,11 @@ class Line:
                 self.leave()
             turn.cancel()
             raise
+
+    def lift(self) -> None:
+        """There is no bound any more: nobody has to stand here."""
+        self._places = math.inf
+        self._call_up()
 
     def leave(self) -> None:
         """Give the place on: the call has started, or will not."""
