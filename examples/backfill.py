@@ -47,21 +47,20 @@ async def backfill() -> None:
     left: AsyncIterator[str] | list[str] = documents()
     async with TrafficScheduler(max_concurrency=8, max_queued_batch=4) as scheduler:
         chat = asyncio.create_task(people(scheduler))
-        # progress=True shows a bar: pip install 'llm-traffic-scheduler[progress]'.
-        work = scheduler.as_completed("batch", embed, documents(), progress=say, run_timeout=5.0, tenant="backfill")
-        async with work as outcomes:
-            async for outcome in outcomes:
-                if isinstance(outcome.error, ConnectionError | RunTimeout):
-                    again.append(outcome.item)
-                else:
-                    vectors[outcome.index] = outcome.get()
-        print(f"{len(vectors)} embedded, {len(again)} failed and are tried again")
-        async for vector in scheduler.map("batch", embed, again, run_timeout=5.0, tenant="backfill"):
-            vectors[len(vectors)] = vector
+        while left:
+            again: list[str] = []
+            # progress=True shows a bar: pip install 'llm-traffic-scheduler[progress]'.
+            work = scheduler.as_completed("batch", embed, left, progress=say, run_timeout=5.0, tenant="backfill")
+            async with work as outcomes:
+                async for outcome in outcomes:
+                    if isinstance(outcome.error, ConnectionError | RunTimeout):
+                        again.append(outcome.item)
+                    else:
+                        vectors[outcome.item] = outcome.get()
+            print(f"{len(vectors)} embedded, {len(again)} failed")
+            left = again
         chat.cancel()
-        print(
-            f"{len(vectors)} embedded, nobody in the chat waited longer than {scheduler.snapshot().interactive.p99:.1f} s"
-        )
+        print(f"nobody in the chat waited longer than {scheduler.snapshot().interactive.p99:.1f} s")
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ async def test_once_an_item_has_failed_map_pulls_no_more() -> None:
             raise ConnectionError
 
     results = scheduler.map("batch", second_fails, source, buffer=3)
-    assert await anext(results) is None
+    await anext(results)
     with pytest.raises(ConnectionError):
         await anext(results)
 
@@ -322,12 +322,8 @@ async def test_options_hold_for_each_call_and_may_depend_on_the_item() -> None:
 async def test_an_option_that_raises_for_an_item_is_that_items_error() -> None:
     scheduler = make_scheduler()
 
-    outcomes = [
-        outcome
-        async for outcome in scheduler.as_completed(
-            "batch", doubled, [1, 0, 2], priority=lambda item: 1 / item, tenant=lambda item: "a" if item < 2 else 3
-        )
-    ]
+    depends: Any = {"priority": lambda item: 1 / item, "tenant": lambda item: "a" if item < 2 else 3}
+    outcomes = [each async for each in scheduler.as_completed("batch", doubled, [1, 0, 2], **depends)]
 
     assert [type(outcome.error) for outcome in sorted(outcomes, key=lambda each: each.index)] == [
         type(None),
@@ -360,7 +356,7 @@ async def test_wrong_arguments_are_refused_at_once(way: str) -> None:
     ]:
         with pytest.raises(error, match=message):
             both(scheduler, way, *wrong)
-    for options, error in [
+    wrong_options: list[tuple[Any, type[Exception]]] = [
         ({"buffer": 0}, ConfigError),
         ({"buffer": 1.5}, ConfigError),
         ({"progress": "yes"}, ConfigError),
@@ -368,8 +364,9 @@ async def test_wrong_arguments_are_refused_at_once(way: str) -> None:
         ({"run_timeout": 0}, ConfigError),
         ({"queue_timeout": lambda item: 3}, ConfigError),
         ({"prioritty": 3}, TypeError),
-    ]:
-        with pytest.raises(error):
+    ]
+    for options, refused in wrong_options:
+        with pytest.raises(refused):
             both(scheduler, way, "batch", doubled, [], **options)
 
 

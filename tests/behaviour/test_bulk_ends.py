@@ -391,6 +391,4 @@ def test_memory_does_not_grow_with_the_number_of_items(way: str, stream: bool, n
     finally:
         tracemalloc.stop()
 
-    assert (
-        many < 2 * few + 50_000
-    )  # each item that were kept would be 28 bytes at the least, and ten times that as a task
+    assert many < 2 * few + 50_000  # an item that is kept is 28 bytes, and ten times that as a task

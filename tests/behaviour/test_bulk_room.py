@@ -37,7 +37,7 @@ async def test_no_more_of_its_calls_wait_than_the_bound_allows_and_none_is_refus
     assert most == max(1, bound)
     assert now() == 24 / (3 if kind == "batch" else 4)  # no slot stood empty meanwhile
     assert account(scheduler, kind).rejected == 0
-    scheduler.configure(**dict.fromkeys(bounds, None))
+    scheduler.configure(max_queued_batch=None, max_queued_interactive=None)
     await assert_whole(scheduler)
 
 
@@ -134,12 +134,13 @@ async def test_a_task_that_is_cancelled_around_its_turn_takes_no_place_with_it(p
 async def test_a_call_that_may_not_wait_has_a_queue_timeout_and_not_a_full_queue() -> None:
     scheduler = make_scheduler(max_queued_batch=1)
     hold(scheduler, "batch")
-    start(scheduler.submit("batch", second))
+    other = start(scheduler.submit("batch", second))
     await settle()
 
     outcomes = [each async for each in scheduler.as_completed("batch", second, range(2), queue_timeout=0)]
 
     assert [type(each.error) for each in outcomes] == [QueueTimeout] * 2
+    assert not other.done()
 
 
 async def test_close_refuses_those_in_the_queue_and_those_in_line() -> None:
@@ -177,10 +178,11 @@ async def test_what_its_function_leaves_behind_is_turned_away_by_a_full_queue() 
 
     await _list(scheduler.map("batch", leave, range(1)))
     hold(scheduler, "batch")
-    start(scheduler.submit("batch", second))
+    other = start(scheduler.submit("batch", second))
     await asyncio.sleep(10.0)
 
     assert await outcome(left[0]) is QueueFull
+    assert not other.done()
 
 
 async def test_preemptible_calls_wait_for_room_too() -> None:

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from itertools import batched
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,8 +43,8 @@ def make(**settings: Any) -> TrafficScheduler:
 
 
 async def gather(items: range) -> None:
-    for chunk in batched(items, CHUNK):
-        await asyncio.gather(*map(nothing, chunk))
+    for first in range(0, len(items), CHUNK):
+        await asyncio.gather(*map(nothing, items[first : first + CHUNK]))
 
 
 async def map_(items: range) -> None:

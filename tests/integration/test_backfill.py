@@ -1,4 +1,4 @@
-"""The story of `examples/backfill.py`: every document is embedded, whatever failed on the way, and the chat is quick."""
+"""The story of `examples/backfill.py`: every document is embedded, whatever failed, and the chat is quick."""
 
 from __future__ import annotations
 
