@@ -109,7 +109,7 @@ class Dispatcher:
             QueueFull, QueueTimeout: it can do neither.
         """
         self.count_arrival(call, call.submitted)
-        bulk = is_bulk(call.parent)
+        bulk = call.parent is not None and is_bulk(call.parent)
         if (state := self.admission.offer_as(call, bulk)) == QUEUED and bulk:
             self.admission.aside[call] = None
         if state != RUNNING or self.attentive or self.admission.batch_queue.size:

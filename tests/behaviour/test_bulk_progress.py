@@ -75,6 +75,16 @@ async def test_true_shows_a_bar_that_leaves_no_thread(capsys: pytest.CaptureFixt
     assert threading.active_count() == threads
 
 
+async def test_a_bar_is_finished_where_the_operation_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    scheduler = make_scheduler()
+
+    async with scheduler.map("batch", doubled, range(12), progress=True) as results:
+        await anext(results)
+        assert not capsys.readouterr().err.endswith("\n")
+
+    assert capsys.readouterr().err.endswith("\n")
+
+
 async def test_a_bar_without_a_total_counts(capsys: pytest.CaptureFixture[str]) -> None:
     scheduler = make_scheduler()
 

@@ -112,7 +112,6 @@ async def test_a_cancelled_item_leaves_the_line_and_passes_its_place_on() -> Non
 
 
 @pytest.mark.parametrize("passes", range(6))
-@pytest.mark.asyncio(loop_factories=["virtual", "eager"])
 async def test_a_task_that_is_cancelled_around_its_turn_takes_no_place_with_it(passes: int) -> None:
     scheduler = make_scheduler(max_queued_batch=1)
     blocker = hold(scheduler, "batch")
