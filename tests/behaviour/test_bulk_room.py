@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import CallQueued, QueueFull, QueueTimeout, SchedulerClosed, current_slot
+from llm_traffic_scheduler import CallQueued, QueueFull, QueueTimeout, SchedulerClosed, current_slot, traffic
 from tests.behaviour.doors import assert_whole, each_kind, outcome, start
 from tests.support import Recorder, account, hold, make_scheduler, now, settle
 
@@ -140,6 +140,32 @@ async def test_a_call_that_may_not_wait_has_a_queue_timeout_and_not_a_full_queue
 
     assert [type(each.error) for each in outcomes] == [QueueTimeout] * 2
     assert not other.done()
+
+
+async def test_a_traffic_block_around_holds_for_calls_that_wait_for_room() -> None:
+    scheduler = make_scheduler(max_queued_batch=1)
+    blocker = hold(scheduler, "batch")
+    ran: list[tuple[float, str | None]] = []
+
+    async def note(number: float) -> None:
+        slot = current_slot()
+        assert slot is not None
+        ran.append((number, slot.tenant))
+
+    with traffic("batch", tenant="night", priority=-1, queue_timeout=2.0):
+        outcomes = scheduler.as_completed(None, note, range(3), buffer=2)
+    await settle()
+    refused = await anext(outcomes)
+    other = start(scheduler.submit("batch", note, 99))
+    await settle()
+    blocker.release()
+    rest = await _list(outcomes)
+
+    assert (type(refused.error), now()) == (QueueTimeout, 2.0)
+    assert [each.error for each in rest] == [None, None]
+    assert await outcome(other) is None
+    assert ran[0] == (1, "night")
+    assert sorted(ran, key=str) == [(1, "night"), (2, "night"), (99, None)]
 
 
 async def test_close_refuses_those_in_the_queue_and_those_in_line() -> None:
