@@ -73,6 +73,7 @@ FRONT_DOOR = [
     "LimitRecord",
     "Listener",
     "ObservingPolicy",
+    "Outcome",
     "PossibleDeadlock",
     "PressurePolicy",
     "QueueFull",

@@ -29,6 +29,7 @@ from .errors import (
 from .events import CallFinished, CallQueued, CallRejected, CallStarted, Event, LimitChanged
 from .gauge import Gauge
 from .listeners import Listener
+from .outcome import Outcome
 from .policies.adaptive import AdaptivePolicy
 from .policies.base import Arrived, Decision, Ended, FirstToken, LimitPolicy, ObservingPolicy, Signals
 from .policies.external import ExternalPolicy, GaugeReading
@@ -70,6 +71,7 @@ __all__ = [
     "LimitRecord",
     "Listener",
     "ObservingPolicy",
+    "Outcome",
     "PossibleDeadlock",
     "PressurePolicy",
     "QueueFull",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .core.admission import AWAY, QUEUED, RUNNING
 from .errors import CallAborted, RunTimeout, SchedulerError
-from .events import Outcome
+from .events import Ending
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -57,7 +57,7 @@ class Nesting:
         self.guest: Call | None = None  # who uses its slot
         self.wanting: dict[Call, None] = {}  # who waits to use it, first come first
         self.hosts: tuple[Call, ...] = ()  # in whose `wanting` it is
-        self.outcome: Outcome | None = None  # how it ended, although its slot is still used
+        self.outcome: Ending | None = None  # how it ended, although its slot is still used
         # Whether it counts as traffic once it has a slot of its own; None: it counts already, or never will.
         self.observe: bool | None = None
 

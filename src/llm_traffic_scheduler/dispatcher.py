@@ -21,7 +21,7 @@ from .call import Call, Extras, Verdict, running_task
 from .core.admission import AWAY, GONE, LENT_ON, QUEUED, RUNNING, Admission
 from .core.drain_rate import DrainRate
 from .core.metrics import FOLD_AT, SlidingWindowMetrics
-from .events import Outcome
+from .events import Ending
 from .idleness import IdleWaiters
 from .listeners import Listeners
 from .loop_clock import clock_of, future_maker
@@ -30,6 +30,7 @@ from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
 from .settings import Settings
 from .snapshot import Tally
+from .surroundings import is_bulk
 from .watchman import Watchman
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ class Dispatcher:
             QueueFull, QueueTimeout: it can do neither.
         """
         self.count_arrival(call, call.submitted)
-        if self.admission.offer_as(call, False) != RUNNING or self.attentive or self.admission.batch_queue.size:
+        bulk = call.parent is not None and is_bulk(call.parent)
+        if (state := self.admission.offer_as(call, bulk)) == QUEUED and bulk:
+            self.admission.aside[call] = None
+        if state != RUNNING or self.attentive or self.admission.batch_queue.size:
             self.admitted(call)
 
     def count_arrival(self, call: Call, now: float) -> None:
@@ -135,7 +139,7 @@ class Dispatcher:
             call.task = None
             call.waiter = self.new_waiter()
             if self.attentive or admission.timed:
-                if call not in admission.aside:
+                if admission.aside.get(call) is not True:
                     self.listeners.queued(call, admission.counts[1 if call.interactive else 3])
                 self.settle(now)
         else:
@@ -217,7 +221,7 @@ class Dispatcher:
             governor.window.trim(now)
         tell_ended(call, now, "completed")
 
-    def finish(self, call: Call, outcome: Outcome) -> None:
+    def finish(self, call: Call, outcome: Ending) -> None:
         """Take the slot back, exactly once, and hand it on; unless another call still uses it."""
         if call.state != RUNNING:
             if call.gave_way:  # its code has ended, and left a `released()` block open
@@ -239,7 +243,7 @@ class Dispatcher:
             call.state, nesting.outcome = LENT_ON, outcome
             call.observed = False  # it has been sampled, and has ended: its age is no news
 
-    def let_go(self, call: Call, outcome: Outcome) -> None:
+    def let_go(self, call: Call, outcome: Ending) -> None:
         """A call that has ended, and those inside it too, leaves its slot to whoever is next."""
         if call.nesting is not None and call.nesting.lender is not None:
             call.state = GONE

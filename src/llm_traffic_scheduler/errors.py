@@ -57,7 +57,7 @@ class QueueFull(Rejected):
 
     Attributes:
         queued: calls of this kind that waited at that moment and count against the bound: not those inside of others,
-            nor those that had given their slot up and waited to come back.
+            nor those of `map` and `as_completed`, nor those that had given their slot up and waited to come back.
         limit: the bound in force.
     """
 

@@ -13,13 +13,13 @@ __all__ = [
     "CallQueued",
     "CallRejected",
     "CallStarted",
+    "Ending",
     "Event",
     "LimitChanged",
-    "Outcome",
     "RejectionReason",
 ]
 
-Outcome: TypeAlias = Literal["completed", "failed", "cancelled", "timed_out"]
+Ending: TypeAlias = Literal["completed", "failed", "cancelled", "timed_out"]
 RejectionReason: TypeAlias = Literal["queue_full", "queue_timeout", "closed"]
 
 
@@ -69,7 +69,7 @@ class CallFinished:
     at: float
     kind: str
     label: str | None
-    outcome: Outcome
+    outcome: Ending
     waited: float
     ran: float
     first_token: float | None = None

@@ -21,9 +21,9 @@ from .events import (
     CallQueued,
     CallRejected,
     CallStarted,
+    Ending,
     Event,
     LimitChanged,
-    Outcome,
     RejectionReason,
 )
 from .policies.base import Decision
@@ -98,7 +98,7 @@ class Listeners:
             at = call.started_at
             self._queue.append(CallStarted(at, call.kind, call.label, call.waited(at)))
 
-    def finished(self, call: Call, outcome: Outcome, now: float) -> None:
+    def finished(self, call: Call, outcome: Ending, now: float) -> None:
         """The call has ended, or has left the queue (then `started_at` is when)."""
         if not self.callbacks:
             return

@@ -12,6 +12,7 @@ from .call import Call, Verdict
 from .core.admission import QUEUED, Admission
 from .errors import QueueFull, QueueTimeout, Rejected, SchedulerClosed
 from .observation import tell_ended, tell_failed
+from .surroundings import is_bulk
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -26,7 +27,7 @@ def refuse_queued(home: Dispatcher, kinds: frozenset[str], *, nested_too: bool) 
     """
     now, aside = home.clock(), home.admission.aside
     waiting = [call for call in home.admission.calls() if call.state == QUEUED and call.kind in kinds]
-    for call in [call for call in waiting if call not in aside or (nested_too and aside[call])]:
+    for call in [call for call in waiting if aside.get(call) is None or (nested_too and aside[call])]:
         home.admission.withdraw(call)
         refuse(home, call, Verdict.CLOSED, now)
     home.settle(now)
@@ -56,6 +57,7 @@ def turned_away(home: Dispatcher, call: Call, now: float) -> Rejected:
     call.started_at = now
     bound = home.admission.bound(call.interactive)
     full = bound is not None and home.admission.newcomers(call.interactive) >= bound and call.nesting is None
+    full = full and not is_bulk(call.parent)
     verdict = Verdict.FULL if full else Verdict.TIMEOUT
     error = refusal(home, call, verdict)  # before a listener can change the numbers
     _count(home, call, verdict, now)

@@ -15,7 +15,7 @@ from functools import partial
 from types import CoroutineType, EllipsisType, TracebackType
 from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import nested, preemption, threads, wrapping
+from . import bulk, nested, preemption, threads, wrapping
 from .call import Call
 from .call_options import CallOptions, parse, refuse_preemptible, refuse_unknown
 from .circles import watch_for_circles
@@ -210,6 +210,8 @@ class TrafficScheduler(LoopBound):
 
     # Further doors, each in a room of its own.
     wrap = wrapping.wrap
+    map = bulk.map
+    as_completed = bulk.as_completed
     submit_from_thread = threads.submit_from_thread
     slot_from_thread = threads.slot_from_thread
 

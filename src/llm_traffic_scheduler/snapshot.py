@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from .core.metrics import TrafficSnapshot
-from .events import Outcome
+from .events import Ending
 
 __all__ = ["CallInfo", "CloseReport", "KindTotals", "Reason", "SchedulerSnapshot", "Tally"]
 
@@ -149,7 +149,7 @@ class Tally:
         self.completed = self.failed = self.cancelled = self.timed_out = self.rejected = self.preempted = 0
         self.never_started = 0  # of the cancelled, those that got no slot
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: Ending) -> None:
         """One call more has ended like this."""
         setattr(self, outcome, getattr(self, outcome) + 1)
 

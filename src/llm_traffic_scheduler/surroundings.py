@@ -17,6 +17,7 @@ __all__ = [
     "active",
     "active_call",
     "around",
+    "is_bulk",
     "leave",
     "leave_block",
     "lineage",
@@ -27,10 +28,11 @@ __all__ = [
 class Scope:
     """A `traffic` block: the kind in force in it, and what its calls take that say nothing themselves.
 
-    `interactive` is False in batch, and inside of it; the rest is merged with the block around.
+    `interactive` is False in batch, and inside of it; the rest is merged with the block around. `bulk`: the call that
+    is submitted here next is one of `map` or `as_completed`, which wait for room: no full queue turns it away.
     """
 
-    __slots__ = ("interactive", "parent", "priority", "queue_timeout", "tenant", "undo")
+    __slots__ = ("bulk", "interactive", "parent", "priority", "queue_timeout", "tenant", "undo")
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class Scope:
         self.tenant = tenant
         self.queue_timeout = queue_timeout
         self.parent = parent
+        self.bulk = False
         self.undo: Token[Call | Scope | None] | None = None  # it was left where its token could not be used
 
 
@@ -58,6 +61,11 @@ def lineage(node: Call | Scope | None) -> Iterator[Call | Scope]:
     while node is not None:
         yield node
         node = node.parent
+
+
+def is_bulk(node: Call | Scope | None) -> bool:
+    """A call submitted here is one of `map` or `as_completed`."""
+    return isinstance(node, Scope) and node.bulk
 
 
 def tenant_in_force(node: Call | Scope | None) -> str | None:

@@ -17,7 +17,7 @@ from .errors import SchedulerMisuse
 from .surroundings import Scope, active, around, leave_block, lineage
 from .work import Kind, kind_name
 
-__all__ = ["Traffic", "is_interactive", "kind_in_force", "living", "options_in_force", "traffic"]
+__all__ = ["Traffic", "enter_bulk", "is_interactive", "kind_in_force", "living", "options_in_force", "traffic"]
 
 
 def traffic(
@@ -76,6 +76,19 @@ class Traffic:
         if scope is None or token is None:
             raise SchedulerMisuse("a traffic() block is left once, after it was entered: write `with`")
         leave_block(scope, token)
+
+
+def enter_bulk(interactive: bool) -> Scope:
+    """Put a scope in force for one call of `map` or `as_completed`, which no full queue turns away; for a task's whole
+    rest. Everything else is as outside of it, and when its function runs, the scope is to be taken out.
+    """
+    inside = living(around())
+    outer = options_in_force(inside)
+    given = (None, None, None) if outer is None else (outer.priority, outer.tenant, outer.queue_timeout)
+    scope = Scope(interactive, *given, _living_call(inside))
+    scope.bulk = True
+    active.set(scope)
+    return scope
 
 
 def kind_in_force() -> Literal["interactive", "batch"] | None:

@@ -327,7 +327,7 @@ class Crowd:
             self.expect(inside <= running, "calls inside without a slot", inside, snapshot)
         present = snapshot.running + snapshot.interactive_queued + snapshot.batch_queued
         admission = self.scheduler._home.admission
-        hidden = sum(admission.aside.values())
+        hidden = sum(nested is True for nested in admission.aside.values())
         self.expect(len(self.scheduler.calls()) == present + hidden, "lost calls", snapshot)
         ended_early = sum(call.state == LENT_ON for call in admission.calls())
         known = len(self.live) + self.in_threads.total() + ended_early

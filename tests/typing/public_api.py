@@ -7,7 +7,7 @@ strict, fails where it is not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
@@ -37,6 +37,7 @@ from llm_traffic_scheduler import (
     LimitPolicy,
     LimitRecord,
     ObservingPolicy,
+    Outcome,
     PressurePolicy,
     QueueFull,
     QueueTimeout,
@@ -128,6 +129,44 @@ async def wrong_uses_of_submit_are_refused(kind: str) -> None:
     await scheduler.submit("batch", ping, preemptible="yes")  # type: ignore[arg-type]
     await scheduler.submit("interactive", ping, weight=2)  # type: ignore[call-arg]
     await scheduler.submit(kind="interactive", coro_fn=ping)  # type: ignore[call-arg]
+
+
+async def rows() -> AsyncIterator[str]:
+    yield "why?"
+
+
+async def bulk_work_knows_items_and_results() -> None:
+    async for answer in scheduler.map("batch", ask, ["why?"]):
+        assert_type(answer, list[str])
+    async for answer in scheduler.map("interactive", ask, rows(), buffer=3, progress=True, run_timeout=3.0):
+        assert_type(answer, list[str])
+    async with scheduler.map(None, Client().__call__, ("why?",)) as answers:
+        assert_type([answer async for answer in answers], list[str])
+    async with scheduler.as_completed("batch", awaitable, range(3), progress=lambda done, total: None) as outcomes:
+        async for outcome in outcomes:
+            assert_type(outcome, Outcome[int, int])
+            assert_type(outcome.index, int)
+            assert_type(outcome.item, int)
+            assert_type(outcome.result, int | None)
+            assert_type(outcome.error, BaseException | None)
+            assert_type(outcome.get(), int)
+            outcome.result = 3  # type: ignore[misc]
+    async for each in scheduler.as_completed("batch", ask, rows(), priority=len, tenant=str.lower, label="night"):
+        assert_type(each, Outcome[str, list[str]])
+    assert_type(await anext(scheduler.map("batch", lambda text: ask(text), ["why?"])), list[str])
+    assert_type(await anext(scheduler.map("batch", partial(embed, model="small"), [["a"]])), dict[str, float])
+    results: AsyncIterator[bytes] = scheduler.map("batch", later, [3])
+    await anext(results)
+
+
+def wrong_uses_of_bulk_work_are_refused() -> None:
+    scheduler.map("batch", awaitable, ["why?"])  # type: ignore[arg-type]
+    scheduler.map("batch", blocking, ["why?"])  # type: ignore[arg-type]
+    scheduler.map("urgent", ask, ["why?"])  # type: ignore[arg-type]
+    scheduler.map("batch", ask, ["why?"], buffer="many")  # type: ignore[arg-type]
+    scheduler.map("batch", ask, ["why?"], label=len)  # type: ignore[arg-type]
+    scheduler.map("batch", ask, ["why?"], weight=2)  # type: ignore[call-arg]
+    scheduler.as_completed("batch", ask, 3)  # type: ignore[arg-type]
 
 
 async def a_slot_is_what_the_block_gets() -> None:

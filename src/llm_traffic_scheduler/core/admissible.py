@@ -41,9 +41,9 @@ class Admissible(Protocol):
 CallT = TypeVar("CallT", bound=Admissible)
 
 
-class Aside(dict[CallT, bool]):
-    """Calls that wait and are no new work. True: it will not count unless it gets a slot of its own; False: it had
-    started before.
+class Aside(dict[CallT, bool | None]):
+    """Calls that wait and take no place from others. True: it will not count unless it gets a slot of its own; False:
+    it had started before; None: bulk work, which keeps a bound of its own.
 
     A dict that knows how many of each it has, for there may be a hundred thousand. A call comes in once, and goes by
     `drop`.
@@ -53,15 +53,19 @@ class Aside(dict[CallT, bool]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._numbers = {(interactive, nested): 0 for interactive in (True, False) for nested in (True, False)}
+        self._numbers = {(interactive, why): 0 for interactive in (True, False) for why in (True, False, None)}
 
-    def number(self, interactive: bool, nested: bool) -> int:
-        """How many there are of this kind that will not count (`nested`), or that had started before."""
+    def of_kind(self, interactive: bool) -> int:
+        """How many there are of this kind."""
+        return sum(self._numbers[interactive, why] for why in (True, False, None))
+
+    def number(self, interactive: bool, nested: bool | None) -> int:
+        """How many there are of this kind that will not count (`nested`), that had started before, or that are bulk."""
         return self._numbers[interactive, nested]
 
-    def __setitem__(self, call: CallT, nested: bool) -> None:
-        super().__setitem__(call, nested)
-        self._numbers[call.interactive, nested] += 1
+    def __setitem__(self, call: CallT, why: bool | None) -> None:
+        super().__setitem__(call, why)
+        self._numbers[call.interactive, why] += 1
 
     def came_back(self, call: CallT) -> bool:
         """The call waits, and had started before."""
@@ -92,9 +96,8 @@ class Aside(dict[CallT, bool]):
 
     def drop(self, call: CallT) -> None:
         """Take the call out, if it is there."""
-        nested = self.pop(call, None)
-        if nested is not None:
-            self._numbers[call.interactive, nested] -= 1
+        if call in self:
+            self._numbers[call.interactive, self.pop(call)] -= 1
 
 
 class BatchLimit(Protocol):

@@ -156,9 +156,8 @@ class Admission(Generic[CallT]):
         return QUEUED
 
     def newcomers(self, interactive: bool) -> int:
-        """How many calls of the kind wait and count against its bound: those inside of others, or come back, do not."""
-        aside = self.aside.number(interactive, nested=True) + self.aside.number(interactive, nested=False)
-        return self._queue(interactive).size - aside
+        """How many wait and count against the kind's bound: bulk work does not, nor what is nested or came back."""
+        return self._queue(interactive).size - self.aside.of_kind(interactive)
 
     def _room(self, call: CallT) -> bool:
         """A slot is free, and its kind may have it."""

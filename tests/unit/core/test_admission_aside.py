@@ -1,4 +1,4 @@
-"""Calls that wait and are no new work: those that gave their slot up, and those that may get one lent.
+"""Calls that wait and take no place from others: those that gave their slot up, may get one lent, or are bulk work.
 
 Keeps the core's part of promises 7 and 8 of SEMANTICS.md where such calls are about.
 """
@@ -35,17 +35,22 @@ def test_an_exempt_call_waits_however_full_its_queue_is(interactive: bool) -> No
     assert admission.offer_as(Job(interactive), True) == QUEUED
 
 
+@pytest.mark.parametrize("why", [True, False, None], ids=["nested", "came back", "bulk"])
 @pytest.mark.parametrize("interactive", [True, False])
-def test_who_stepped_aside_leaves_room_in_the_queue_of_its_kind_and_only_there(interactive: bool) -> None:
+def test_who_stands_aside_leaves_room_in_the_queue_of_its_kind_and_only_there(
+    interactive: bool, why: bool | None
+) -> None:
     admission = full(1)
     returned = Job(interactive)
     assert admission.offer_as(returned, True) == QUEUED
-    admission.aside[returned] = False
+    admission.aside[returned] = why
     assert admission.offer(Job(not interactive)) == QUEUED
 
     assert admission.offer(Job(not interactive)) == GONE
     assert admission.offer(Job(interactive)) == QUEUED
     assert admission.offer(Job(interactive)) == GONE
+    admission.withdraw(returned)
+    assert (admission.offer(Job(interactive)), len(admission.aside)) == (GONE, 0)
     admission.check()
 
 
