@@ -89,6 +89,8 @@ FRONT_DOOR = [
     "ShadowReport",
     "Signals",
     "Slot",
+    "Stream",
+    "StreamClosed",
     "TrafficKind",
     "TrafficScheduler",
     "TrafficSnapshot",

@@ -15,7 +15,7 @@ from functools import partial
 from types import CoroutineType, EllipsisType, TracebackType
 from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import nested, preemption, threads, wrapping
+from . import nested, preemption, stream, threads, wrapping
 from .call import Call
 from .call_options import CallOptions, parse, refuse_preemptible, refuse_unknown
 from .circles import watch_for_circles
@@ -208,6 +208,7 @@ class TrafficScheduler(LoopBound):
         return SlotContext(partial(self._admit, kind, options))
 
     # Further doors, each in a room of its own.
+    stream = stream.stream
     wrap = wrapping.wrap
     submit_from_thread = threads.submit_from_thread
     slot_from_thread = threads.slot_from_thread
