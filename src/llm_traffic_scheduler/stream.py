@@ -26,7 +26,7 @@ from .work import Kind, not_a_function
 if TYPE_CHECKING:
     from .scheduler import TrafficScheduler
 
-__all__ = ["Stream", "stream"]
+__all__ = ["Stream", "refuse_preemptible_stream", "stream"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -155,8 +155,7 @@ def stream(
     """
     if not callable(source):
         raise _not_a_source(source, kind)
-    if options.get("preemptible"):
-        raise SchedulerMisuse("stream() cannot be preempted: what has been read of it cannot be taken back")
+    refuse_preemptible_stream(options)
     idle = timeout("idle_timeout", idle_timeout, above_zero=True)
     surroundings = around()
     interactive = is_interactive(kind, surroundings)
@@ -166,6 +165,15 @@ def stream(
     captured = Scope(interactive, priority, tenant, queue_timeout, None)
     admit = partial(_admit, scheduler, captured, options)
     return Stream(Reading(admit, Source(partial(source, *args)), copy_context(), idle))
+
+
+def refuse_preemptible_stream(options: CallOptions) -> None:
+    """Raise SchedulerMisuse for a stream that is to be preempted."""
+    if options.get("preemptible"):
+        raise SchedulerMisuse(
+            "a stream cannot be preempted, for what has been read of it cannot be taken back: leave preemptible out, "
+            'or read it all in a function and write submit("batch", function, preemptible=True)'
+        )
 
 
 def _admit(scheduler: TrafficScheduler, captured: Scope, options: CallOptions) -> Call:

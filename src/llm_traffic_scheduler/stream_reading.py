@@ -282,7 +282,8 @@ class Reading(Generic[T]):
             self._leave_behind(call)
             return
         self._ending = True
-        reason = None if isinstance(error, StopAsyncIteration) else error
+        wanted = error is self._why and isinstance(error, StreamClosed) and error.idle is None
+        reason = None if wanted or isinstance(error, StopAsyncIteration) else error
         try:
             await inside(self._context, self._source.close(reason))
         except GeneratorExit:

@@ -15,11 +15,14 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import Context
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from .errors import SchedulerMisuse
 
-__all__ = ["Opened", "Source", "inside", "refuse_stream"]
+__all__ = ["PLAIN", "Opened", "Source", "inside", "refuse_stream"]
+
+# To look for an attribute that is not there costs more than to find the type in here. No result of these is a stream.
+PLAIN: Final = frozenset({bytes, bool, dict, float, int, list, str, tuple})
 
 T = TypeVar("T")
 R = TypeVar("R")
