@@ -150,7 +150,7 @@ class Reading(Generic[T]):
         """
         call = self._call = self._admit()
         home, extras, granted = call.home, call.more(), False
-        extras.stream = self
+        extras.stream, call.task = self, None
         try:
             if call.waiter is not None:
                 try:
