@@ -36,12 +36,13 @@ class Source(Generic[T]):
     Cancellation: goes on to the source's own code. What is open then is for `close` to close.
     """
 
-    __slots__ = ("_function", "_iterator", "_open")
+    __slots__ = ("_function", "_iterator", "_open", "_step")
 
     def __init__(self, function: Callable[[], Opened[T]]) -> None:
         self._function = function
         self._iterator: AsyncIterator[T] | None = None
         self._open = AsyncExitStack()  # what is to be closed, the last to be opened first
+        self._step: _Step[T] | None = None  # a generator's last
 
     async def next(self) -> T:
         """The next item.
@@ -50,6 +51,9 @@ class Source(Generic[T]):
             StopAsyncIteration: there is none.
             SchedulerMisuse: the function returned what is no source.
         """
+        if self._step is not None and inspect.isasyncgen(self._iterator):
+            self._step = step = _Step(self._iterator.__anext__())
+            return await step
         if self._iterator is not None:
             return await self._iterator.__anext__()
         try:
@@ -57,14 +61,23 @@ class Source(Generic[T]):
         except StopAsyncIteration as error:
             # It would look like the end of the stream, and that like a whole one.
             raise RuntimeError("the source of a stream raised StopAsyncIteration as it was opened") from error
-        return await _first(self._iterator)
+        if not inspect.isasyncgen(self._iterator):
+            return await self._iterator.__anext__()
+        self._step = step = _Step(_first(self._iterator))
+        return await step
 
     async def close(self, error: BaseException | None = None) -> None:
         """Close what is open, because of `error` if there is one; context managers are shown it.
 
         Cancellation: interrupts what is being closed; the rest is closed.
         """
-        stack = self._open.pop_all()
+        stack, step = self._open.pop_all(), self._step
+        if step is not None and step.left:
+            try:
+                await step
+            except (GeneratorExit, StopAsyncIteration):
+                if step.left:
+                    raise
         await stack.__aexit__(*((None, None, None) if error is None else (type(error), error, error.__traceback__)))
 
     async def _open_it(self, opened: object) -> AsyncIterator[T]:
@@ -90,20 +103,18 @@ def _reads(opened: object) -> bool:
     return any(hasattr(type(opened), name) for name in ("__anext__", "__aenter__", "__aiter__"))
 
 
-async def _first(iterator: AsyncIterator[T]) -> T:
-    """The first item.
+def _first(generator: AsyncIterator[T]) -> Awaitable[T]:
+    """The first step.
 
     An event loop closes the generators that were first read on it when it ends, in a context of its own. The stream
     closes its source itself, so the loop is not to know of that one.
     """
     hooks = sys.get_asyncgen_hooks()
-    if inspect.isasyncgen(iterator):
-        sys.set_asyncgen_hooks(None, None)
+    sys.set_asyncgen_hooks(None, None)
     try:
-        step = iterator.__anext__()
+        return generator.__anext__()
     finally:
         sys.set_asyncgen_hooks(*hooks)
-    return await step
 
 
 async def _close(iterator: object) -> None:
@@ -141,6 +152,40 @@ async def refuse_stream(result: object, coro_fn: object) -> None:
             f"{name} returned {type(result).__name__}, a stream that would be read without a slot: "
             f"write `async for item in scheduler.stream(kind, {name}, ...)`"
         )
+
+
+class _Step(Iterator[object], Awaitable[R]):
+    """A step of an async generator, which can be left in the middle: awaited again, it lets the generator clean up.
+
+    To close one leaves the generator where it waits, and until 3.13 says ever after that it is running.
+    """
+
+    __slots__ = ("_step", "left")
+
+    def __init__(self, step: Awaitable[R]) -> None:
+        self._step: Any = step
+        self.left = False
+
+    def __await__(self) -> Any:
+        return self
+
+    def __next__(self) -> object:
+        if self.left:
+            self.left = False
+            return self._step.throw(GeneratorExit())
+        return self._step.send(None)
+
+    def send(self, value: object) -> object:
+        """Go on."""
+        return self._step.send(value)
+
+    def throw(self, *error: Any) -> object:
+        """Raise where it waits."""
+        return self._step.throw(*error)
+
+    def close(self) -> None:
+        """Leave it where it waits."""
+        self.left = True
 
 
 class _Steps(Iterator[object], Awaitable[R]):

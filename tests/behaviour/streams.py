@@ -39,8 +39,13 @@ class Words:
                 self.sent += 1
                 yield number
         finally:
+            await self.clean_up()
+
+    async def clean_up(self) -> None:
+        try:
             if self.hangs:
                 await asyncio.sleep(self.hangs)
+        finally:
             self.closed += 1
 
     async def coroutine(self) -> AsyncIterator[int]:
@@ -76,9 +81,7 @@ class _Response(AsyncIterator[int]):
         return number
 
     async def close(self) -> None:
-        if self._words.hangs:
-            await asyncio.sleep(self._words.hangs)
-        self._words.closed += 1
+        await self._words.clean_up()
 
 
 each_form: Final = pytest.mark.parametrize("form", ["generator", "coroutine", "manager"])
