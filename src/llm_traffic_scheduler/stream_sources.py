@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import Context
+from types import AsyncGeneratorType
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from .errors import SchedulerMisuse
@@ -51,7 +52,7 @@ class Source(Generic[T]):
             StopAsyncIteration: there is none.
             SchedulerMisuse: the function returned what is no source.
         """
-        if self._step is not None and inspect.isasyncgen(self._iterator):
+        if self._step is not None and self._iterator is not None:
             self._step = step = _Step(self._iterator.__anext__())
             return await step
         if self._iterator is not None:
@@ -61,7 +62,7 @@ class Source(Generic[T]):
         except StopAsyncIteration as error:
             # It would look like the end of the stream, and that like a whole one.
             raise RuntimeError("the source of a stream raised StopAsyncIteration as it was opened") from error
-        if not inspect.isasyncgen(self._iterator):
+        if not isinstance(self._iterator, AsyncGeneratorType):
             return await self._iterator.__anext__()
         self._step = step = _Step(_first(self._iterator))
         return await step
@@ -166,8 +167,8 @@ class _Step(Iterator[object], Awaitable[R]):
         self._step: Any = step
         self.left = False
 
-    def __await__(self) -> Any:
-        return self
+    def __await__(self) -> Generator[Any, Any, R]:
+        return cast("Generator[Any, Any, R]", self)
 
     def __next__(self) -> object:
         if self.left:
@@ -197,8 +198,8 @@ class _Steps(Iterator[object], Awaitable[R]):
         self._context = context
         self._coroutine = coroutine
 
-    def __await__(self) -> Any:
-        return self
+    def __await__(self) -> Generator[Any, Any, R]:
+        return cast("Generator[Any, Any, R]", self)
 
     def __next__(self) -> object:
         return self._context.run(self._coroutine.send, None)

@@ -93,12 +93,12 @@ CATALOGUE: Final = (
     Case("B81", here=True),
     Case("B82", here=True),
     # G
-    Case("B84", waits="part 4, streams"),
-    Case("B85", waits="part 4, streams"),
-    Case("B87", waits="part 4, streams"),
-    Case("B88", waits="part 4, streams"),
-    Case("B89", waits="part 4, streams"),
-    Case("B90", waits="part 4, streams"),
+    Case("B84", here=True),
+    Case("B85", here=True),
+    Case("B87", here=True),
+    Case("B88", here=True),
+    Case("B89", here=True),
+    Case("B90", here=True),
     # H
     Case("B92", here=True),
     Case("B93", here=True),
