@@ -183,7 +183,7 @@ def _admit(scheduler: TrafficScheduler, captured: Scope, options: CallOptions) -
     )
     token = active.set(scope)
     try:
-        return scheduler._admit_particular("interactive" if captured.interactive else "batch", options)
+        return scheduler._admit("interactive" if captured.interactive else "batch", options)
     finally:
         active.reset(token)
 

@@ -107,7 +107,7 @@ class Reading(Generic[T]):
             raise StopAsyncIteration
         self._begin()
         try:
-            call = await self._take() if self._call is None else self._call
+            call = await self._take_for_item() if self._call is None else self._call
             self._go_on(call)
             try:
                 item = await inside(self._context, self._source.next())
@@ -173,6 +173,15 @@ class Reading(Generic[T]):
             with suppress(StopIteration):
                 self._guard.asend(None).send(None)
         return call
+
+    async def _take_for_item(self) -> Call:
+        """As `_take`; a stream that has begun has ended if it gets no slot for the next item."""
+        try:
+            return await self._take()
+        except BaseException as error:
+            if self._started:
+                await self._end(None, error)
+            raise
 
     def _go_on(self, call: Call) -> None:
         """The source's code runs in this task from here on."""
