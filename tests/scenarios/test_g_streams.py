@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import RunTimeout, StreamClosed
+from llm_traffic_scheduler import RunTimeout, Stream, StreamClosed
 from tests.behaviour.doors import assert_whole, outcome, start
-from tests.behaviour.streams import Words, each_form
+from tests.behaviour.streams import Words, each_form, read
 from tests.scenarios.counted import Counted
 from tests.scenarios.stage import Stage, scenario, scenario_on
-from tests.support import settle
+from tests.support import account, noop, settle
 
 LEAVINGS = ("waiting for an item", "between items", "in its own code")
 
@@ -214,4 +214,91 @@ async def test_b90_a_backend_that_sends_nothing_for_an_hour_is_ended_by_the_run_
 
     assert await outcome(anext(scheduler.stream("interactive", words.generator, run_timeout=60))) is RunTimeout
     assert asyncio.get_running_loop().time() == pytest.approx(60)
+    await _gone(scheduler, words)
+
+
+@scenario
+async def test_b19_a_stream_that_its_reader_and_another_task_close_at_once_ends_once(stage: Stage) -> None:
+    scheduler = _scheduler(stage)
+    words = Words(3, each=0.001)
+    for passes in range(stage.share(200)):
+        stream = scheduler.stream("interactive", words.generator)
+
+        async def handler(stream: Stream[int]) -> None:
+            async with stream:
+                async for _ in stream:
+                    await asyncio.sleep(0)
+
+        reading = start(handler(stream))
+        await settle(passes % 10)
+        await stream.aclose()
+        await asyncio.wait([reading])
+
+    await _gone(scheduler, words)
+
+
+@scenario
+async def test_b23_a_parent_in_a_stream_does_not_wait_for_itself(stage: Stage) -> None:
+    scheduler = _scheduler(stage)
+
+    async def source() -> AsyncIterator[int]:
+        for number in range(3):
+            yield await scheduler.submit("batch", asyncio.sleep, 0.001, number)
+
+    streams = [start(read(scheduler.stream("batch", source))) for _ in range(4)]
+
+    assert await asyncio.gather(*streams) == [[0, 1, 2]] * 4
+    await assert_whole(scheduler)
+
+
+@scenario
+async def test_b66_a_stop_of_the_sources_own_is_an_error_and_no_end(stage: Stage) -> None:
+    scheduler = _scheduler(stage)
+
+    async def empty() -> AsyncIterator[int]:
+        return
+        yield
+
+    async def generator() -> AsyncIterator[int]:
+        yield await anext(empty())
+
+    async def coroutine() -> AsyncIterator[int]:
+        await anext(empty())
+        return generator()
+
+    assert await outcome(read(scheduler.stream("interactive", generator))) is RuntimeError
+    assert await outcome(read(scheduler.stream("interactive", coroutine))) is RuntimeError
+    await assert_whole(scheduler)
+
+
+@scenario
+async def test_b98_each_item_is_made_in_the_context_of_whoever_made_the_stream(stage: Stage) -> None:
+    scheduler = _scheduler(stage)
+    seen: list[str] = []
+    words = Words(2, each=0.001)
+    words.seen = lambda: seen.append(VARIABLE.get())
+
+    async def make() -> list[Stream[int]]:
+        VARIABLE.set("maker")
+        return [scheduler.stream("interactive", words.generator)]
+
+    [stream] = await start(make())
+    VARIABLE.set("reader")
+    await start(anext(stream))
+    assert await read(stream) == [1]
+
+    assert seen == ["maker", "maker"]
+    await _gone(scheduler, words)
+
+
+@scenario
+async def test_b137_calls_in_the_loop_over_a_stream_are_calls_of_their_own(stage: Stage) -> None:
+    scheduler = _scheduler(stage)
+    words = Words(3, each=0.001)
+
+    async for _ in scheduler.stream("interactive", words.generator):
+        await scheduler.submit("interactive", noop)
+        await asyncio.gather(*(start(scheduler.submit("interactive", noop)) for _ in range(10)))
+
+    assert account(scheduler, "interactive").completed == 34
     await _gone(scheduler, words)
