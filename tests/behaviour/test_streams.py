@@ -412,3 +412,41 @@ async def test_a_stream_that_was_refused_or_not_started_needs_no_closing() -> No
     with pytest.raises(StreamClosed):
         await stream.start()
     assert account(scheduler, "interactive").submitted == 0
+
+
+async def test_age_and_wait_include_the_readers_time() -> None:
+    scheduler = make_scheduler()
+    held = [hold(scheduler) for _ in range(2)]
+    await settle()
+    stream = scheduler.stream("interactive", Words().generator)
+    reading = start(stream.start())
+    await asyncio.sleep(2)
+    held[0].release()
+    await reading
+    for _ in range(2):
+        await asyncio.sleep(10)
+        await anext(stream)
+
+    [streamed] = [call for call in scheduler.calls() if call.age < 30 and call.waited > 0]
+    assert (streamed.age, streamed.waited) == (pytest.approx(24), pytest.approx(2))
+    await stream.aclose()
+    held[1].release()
+
+
+async def test_batch_that_waits_for_a_slow_stream_starts_when_its_item_is_there() -> None:
+    scheduler = make_scheduler(max_concurrency=4, interactive_p95_threshold=1.0)
+    batch = [hold(scheduler, "batch")]
+    stream = scheduler.stream("interactive", Words(3, each=5.0).generator)
+    first = start(anext(stream))
+    await asyncio.sleep(4)
+    batch.append(hold(scheduler, "batch"))
+    await settle()
+    assert [call.started for call in batch] == [True, False]
+
+    await first
+    await settle()
+
+    assert [call.started for call in batch] == [True, True]
+    await stream.aclose()
+    for call in batch:
+        call.release()

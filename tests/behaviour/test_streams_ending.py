@@ -259,6 +259,97 @@ async def test_an_idle_stream_is_closed_and_says_so_to_the_reader_that_comes_too
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_the_idle_time_is_counted_from_the_last_item() -> None:
+    scheduler, words = make_scheduler(), Words()
+    stream = scheduler.stream("interactive", words.generator, idle_timeout=15)
+    await anext(stream)
+    await asyncio.sleep(9)
+    await anext(stream)
+
+    await asyncio.sleep(14.9)
+    assert scheduler.snapshot().running == 1
+    await asyncio.sleep(0.2)
+    await assert_over(scheduler, words)
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_source_that_ignores_the_closing_of_its_stream_shows_as_overdue() -> None:
+    scheduler = make_scheduler()
+
+    async def stubborn() -> AsyncIterator[int]:
+        for number in range(2):
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                await asyncio.sleep(100)
+            yield number
+
+    stream = scheduler.stream("interactive", stubborn)
+    reading = start(anext(stream))
+    await asyncio.sleep(1)
+    closing = start(stream.aclose())
+    await asyncio.sleep(1)
+
+    assert scheduler.snapshot().overdue == 1
+    assert await reading == 0
+    await closing
+    await assert_whole(scheduler)
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_clean_up_that_has_begun_is_not_disturbed_by_a_close() -> None:
+    scheduler, cleaned = make_scheduler(), list[bool]()
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        raise ValueError
+
+    class Response(AsyncIterator[int]):
+        def __init__(self) -> None:
+            self._items = source()
+
+        async def __anext__(self) -> int:
+            return await anext(self._items)
+
+        async def close(self) -> None:
+            await asyncio.sleep(10)
+            cleaned.append(True)
+
+    stream = scheduler.stream("interactive", Response)
+    await anext(stream)
+    reading = start(outcome(anext(stream)))
+    await settle()
+
+    await stream.aclose()
+
+    assert cleaned == [True]
+    assert await reading is ValueError
+    await assert_whole(scheduler)
+
+
+async def test_close_aborts_a_stream_whose_source_answers_its_cancel_with_an_item() -> None:
+    scheduler = make_scheduler()
+
+    async def stubborn() -> AsyncIterator[int]:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            yield 1
+        yield 2
+
+    stream = scheduler.stream("interactive", stubborn)
+    reading = start(anext(stream))
+    await settle()
+
+    report = await scheduler.close(timeout=QUICK)
+
+    assert await reading == 1
+    assert report.cancelled == 1
+    with pytest.raises(CallAborted):
+        await anext(stream)
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_a_stream_that_was_started_and_never_read_is_idle_and_a_slow_backend_is_not() -> None:
     scheduler, words = make_scheduler(), Words(1, each=3600)
     unread = scheduler.stream("interactive", words.generator)
@@ -398,6 +489,21 @@ async def test_a_reader_whose_coroutine_is_closed_gives_the_slot_back(form: str)
 
     await a_while()
     await assert_over(scheduler, words)
+
+
+@each_form
+async def test_a_reader_whose_coroutine_is_closed_ends_the_stream_that_somebody_else_still_holds(form: str) -> None:
+    scheduler, words = make_scheduler(), Words(each=QUICK)
+    stream = scheduler.stream("interactive", getattr(words, form))
+    coroutine = stream.__anext__()
+    coroutine.send(None)
+
+    coroutine.close()
+
+    await a_while()
+    await assert_over(scheduler, words)
+    with pytest.raises(StreamClosed, match="dropped"):
+        await anext(stream)
 
 
 VARIABLE: ContextVar[str] = ContextVar("variable", default="nobody")
