@@ -134,7 +134,8 @@ async def test_what_a_wrapped_function_is_called_and_says_stays() -> None:
     assert (wrapped.__name__, wrapped.__doc__, wrapped.__module__) == ("ask", "Ask.", __name__)
     assert inspect.signature(wrapped) == inspect.signature(ask)
     assert inspect.unwrap(wrapped) is ask
-    assert await scheduler.wrap("batch")(functools.partial(ask, words=2))("ab") == "abab"
+    twice: Callable[[str], Awaitable[str]] = scheduler.wrap("batch")(functools.partial(ask, words=2))
+    assert await twice("ab") == "abab"
 
 
 async def test_a_cancelled_caller_leaves_the_queue_and_the_function_is_never_called() -> None:
