@@ -90,6 +90,8 @@ FRONT_DOOR = [
     "ShadowReport",
     "Signals",
     "Slot",
+    "Stream",
+    "StreamClosed",
     "TrafficKind",
     "TrafficScheduler",
     "TrafficSnapshot",

@@ -25,6 +25,7 @@ from .errors import (
     SchedulerClosed,
     SchedulerError,
     SchedulerMisuse,
+    StreamClosed,
 )
 from .events import CallFinished, CallQueued, CallRejected, CallStarted, Event, LimitChanged
 from .gauge import Gauge
@@ -40,6 +41,7 @@ from .policies.shadow import Shadow, ShadowRecord, ShadowReport
 from .scheduler import TrafficScheduler
 from .slot import Slot, checkpoint, current_slot, released
 from .snapshot import CallInfo, CloseReport, KindTotals, Reason, SchedulerSnapshot
+from .stream import Stream
 from .traffic import kind_in_force, traffic
 from .work import Kind
 
@@ -88,6 +90,8 @@ __all__ = [
     "ShadowReport",
     "Signals",
     "Slot",
+    "Stream",
+    "StreamClosed",
     "TrafficKind",
     "TrafficScheduler",
     "TrafficSnapshot",

@@ -9,16 +9,17 @@ import asyncio
 import math
 from contextvars import Token
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .core.admission import AWAY, QUEUED, RUNNING
-from .errors import CallAborted, RunTimeout, SchedulerError
+from .errors import CallAborted, RunTimeout, SchedulerError, StreamClosed
 from .events import Ending
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
     from .preemption import Preemptible
     from .slot import Slot
+    from .stream_reading import Reading
     from .surroundings import Scope
 
 __all__ = [
@@ -45,6 +46,7 @@ class Verdict(Enum):
     TIMEOUT = "timeout"
     CLOSED = "closed"
     PREEMPTED = "preempted"
+    DROPPED = "dropped"  # its stream was closed while another task waited for an item
 
 
 class Nesting:
@@ -74,7 +76,9 @@ class Extras:
         "run_timeout",
         "run_timer",
         "slot",
+        "stream",
         "tenant",
+        "thought",
         "undo",
         "verdict",
         "waited_before",
@@ -93,10 +97,12 @@ class Extras:
         self.nesting: Nesting | None = None
         self.preemptible: Preemptible | None = None  # None: its function is called once
         self.undo: Token[Call | Scope | None] | None = None  # its block was left where its token could not be used
+        self.stream: Reading[Any] | None = None  # whose slot it has
+        self.thought = 0.0  # seconds that the stream was not asked for items; `submitted` is that much later
 
     def clear(self) -> None:
         """The call has ended."""
-        self.slot = None  # slot -> call -> slot would be a cycle
+        self.slot = self.stream = None  # slot -> call -> slot would be a cycle
         self.stop_timer()
         if self.preemptible is not None:
             self.preemptible.over()
@@ -166,8 +172,10 @@ class Call:
     def waited(self, now: float) -> float:
         """Seconds in the queue, until `now` if it waits there: before its first slot, and each time it gave way."""
         until = now if self.state == QUEUED else self.started_at
-        if self.extras is None or self.extras.waited_before is None:
+        if self.extras is None:
             return max(0.0, until - self.submitted)
+        if self.extras.waited_before is None:
+            return max(0.0, until - self.submitted + self.extras.thought)
         return self.extras.waited_before + (0.0 if self.state == AWAY else max(0.0, until - self.queued_at))
 
     @property
@@ -239,6 +247,8 @@ class Call:
         if self.task is not None:
             extras.own_cancels += 1
             self.task.cancel()
+        elif extras.stream is not None:
+            extras.stream.interrupted()
 
     def forget_task(self, task: asyncio.Task[object]) -> None:
         """The task has ended, and the call has not: an async generator with a slot in it, say, that outlives it."""
@@ -263,6 +273,8 @@ class Call:
                 f"{self.title} of scheduler {self.home.name!r} ran longer than {self.extras.run_timeout:.3g} s: "
                 "raise run_timeout, or let the call do less"
             )
+        if self.extras.verdict is Verdict.DROPPED:
+            return StreamClosed(f"{self.title} of scheduler {self.home.name!r}: its stream was closed as it was read")
         if self.extras.verdict is Verdict.PREEMPTED:
             return CallAborted(
                 f"{self.title} of scheduler {self.home.name!r} was preempted, and lost its place before its function "

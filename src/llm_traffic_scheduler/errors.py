@@ -16,6 +16,7 @@ __all__ = [
     "SchedulerClosed",
     "SchedulerError",
     "SchedulerMisuse",
+    "StreamClosed",
 ]
 
 
@@ -89,6 +90,18 @@ class RunTimeout(SchedulerError, TimeoutError):
 
 class CallAborted(SchedulerError):
     """`close()` cancelled the call while it ran."""
+
+
+class StreamClosed(SchedulerError):
+    """The stream was closed before its end: what has been read of it is not the whole.
+
+    Attributes:
+        idle: seconds without a reader after which `idle_timeout` closed it; None: it was closed for another reason.
+    """
+
+    def __init__(self, message: str, *, idle: float | None = None) -> None:
+        super().__init__(message)
+        self.idle = idle
 
 
 class ConfigError(SchedulerError, ValueError):

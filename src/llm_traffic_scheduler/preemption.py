@@ -20,6 +20,7 @@ from .call import Call, Extras, Verdict
 from .circles import watch_for_circles
 from .core.admission import RUNNING
 from .core.preemption import PER_CALL, PER_DECISION, BatchTime, choose, wanted
+from .stream_sources import refuse_stream
 from .surroundings import active, leave
 from .work import check_awaitable
 
@@ -185,6 +186,8 @@ async def run(call: Call, extras: Extras, coro_fn: Callable[[*Ts], Awaitable[T]]
             if type(awaitable) is not CoroutineType:
                 check_awaitable(awaitable, coro_fn)
             result = await awaitable
+            if hasattr(type(result), "__anext__"):
+                await refuse_stream(result, coro_fn)
         except BaseException as error:
             leave(call, token)
             awaitable = None  # a failed task in it would hold this frame, which holds it

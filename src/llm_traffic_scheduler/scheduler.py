@@ -15,7 +15,7 @@ from functools import partial
 from types import CoroutineType, EllipsisType, TracebackType
 from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import bulk, nested, preemption, threads, wrapping
+from . import bulk, nested, preemption, stream, threads, wrapping
 from .call import Call
 from .call_options import CallOptions, parse, refuse_preemptible, refuse_unknown
 from .circles import watch_for_circles
@@ -34,6 +34,7 @@ from .shutdown import ALL_KINDS, Shutdown
 from .slot import Slot
 from .slot_context import SlotContext
 from .snapshot import CallInfo, CloseReport, SchedulerSnapshot
+from .stream_sources import PLAIN, refuse_stream
 from .surroundings import active, around, leave
 from .traffic import is_interactive, living
 from .views import call_infos, explanation, limit_history, take_snapshot
@@ -163,23 +164,22 @@ class TrafficScheduler(LoopBound):
             RunTimeout: `run_timeout` ended it.
             CallAborted: close() cancelled it.
             ConfigError, SchedulerMisuse, TypeError: the arguments are wrong; nothing was queued.
-            SchedulerMisuse: what the function returned cannot be awaited; then it has been called.
+            SchedulerMisuse: what the function returned cannot be awaited, or its result is a stream still to be read,
+                see `stream`; then it has been called.
             Whatever the function raises, unchanged.
         Cancellation: while it waits, the call leaves the queue; while it runs, the function gets the
             cancellation as if awaited directly, and the slot is given back when it has ended.
         """
         if not callable(coro_fn):
             raise not_a_function(coro_fn, kind)
-        call = self._admit(kind, options)
-        home = call.home
+        home = (call := self._admit(kind, options)).home
         if call.waiter is not None:
             try:
-                verdict = await call.waiter
+                if (verdict := await call.waiter) is not None:
+                    raise refusal(home, call, verdict)
             except BaseException as error:
-                home.quit(call, error)
+                home.quit(call, error)  # nothing to do for one that was refused
                 raise
-            if verdict is not None:
-                raise refusal(home, call, verdict)
         if call.extras is not None and home.begin_with(call, call.extras):
             return await preemption.run(call, call.extras, coro_fn, args)
         call.task, token = current_task(home.loop), _enter(call)
@@ -189,6 +189,8 @@ class TrafficScheduler(LoopBound):
             if type(awaitable) is not CoroutineType:
                 check_awaitable(awaitable, coro_fn)
             result = await awaitable
+            if result is not None and type(result) not in PLAIN and hasattr(type(result), "__anext__"):
+                await refuse_stream(result, coro_fn)
         except BaseException as error:
             leave(call, token)
             awaitable = None  # a failed task in it would hold this frame, which holds it
@@ -209,6 +211,7 @@ class TrafficScheduler(LoopBound):
         return SlotContext(partial(self._admit, kind, options))
 
     # Further doors, each in a room of its own.
+    stream = stream.stream
     wrap = wrapping.wrap
     map = bulk.map
     as_completed = bulk.as_completed

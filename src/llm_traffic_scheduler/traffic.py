@@ -17,7 +17,16 @@ from .errors import SchedulerMisuse
 from .surroundings import Scope, active, around, leave_block, lineage
 from .work import Kind, kind_name
 
-__all__ = ["Traffic", "enter_bulk", "is_interactive", "kind_in_force", "living", "options_in_force", "traffic"]
+__all__ = [
+    "Traffic",
+    "enter_bulk",
+    "is_interactive",
+    "kind_in_force",
+    "living",
+    "living_call",
+    "options_in_force",
+    "traffic",
+]
 
 
 def traffic(
@@ -66,7 +75,7 @@ class Traffic:
             priority = outer.priority if priority is None else priority
             tenant = outer.tenant if tenant is None else tenant
             queue_timeout = outer.queue_timeout if queue_timeout is None else queue_timeout
-        self._scope = Scope(interactive, priority, tenant, queue_timeout, _living_call(inside))
+        self._scope = Scope(interactive, priority, tenant, queue_timeout, living_call(inside))
         self._token = active.set(self._scope)
 
     def __exit__(
@@ -85,7 +94,7 @@ def enter_bulk(interactive: bool) -> Scope:
     inside = living(around())
     outer = options_in_force(inside)
     given = (None, None, None) if outer is None else (outer.priority, outer.tenant, outer.queue_timeout)
-    scope = Scope(interactive, *given, _living_call(inside))
+    scope = Scope(interactive, *given, living_call(inside))
     scope.bulk = True
     active.set(scope)
     return scope
@@ -123,7 +132,7 @@ def living(inside: Call | Scope | None) -> Call | Scope | None:
     """`inside` without calls that have ended, which nobody has to remember: neither here nor in what it returns."""
     node = _without_gone(inside)
     if isinstance(node, Scope):
-        node.parent = _living_call(node.parent)
+        node.parent = living_call(node.parent)
     elif node is not None:
         node.parent = _without_gone(node.parent)
     return node
@@ -135,5 +144,6 @@ def _without_gone(node: Call | Scope | None) -> Call | Scope | None:
     return node
 
 
-def _living_call(node: Call | Scope | None) -> Call | None:
+def living_call(node: Call | Scope | None) -> Call | None:
+    """The nearest call around that has not ended."""
     return next((each for each in lineage(node) if isinstance(each, Call) and each.state != GONE), None)

@@ -66,7 +66,7 @@ def _call_info(call: Call, now: float) -> CallInfo:
         label=call.label,
         tenant=call.tenant,
         state=_state(call, now),
-        age=max(0.0, now - call.submitted),
+        age=max(0.0, now - call.submitted + (0.0 if call.extras is None else call.extras.thought)),
         waited=call.waited(now),
     )
 

@@ -67,7 +67,7 @@ def check_awaitable(value: object, coro_fn: object) -> None:
         return
     name = getattr(coro_fn, "__qualname__", type(coro_fn).__name__)
     if inspect.isasyncgen(value):
-        hint = "iterate over it inside `async with scheduler.slot(...)`"
+        hint = f"write `async for item in scheduler.stream(kind, {name}, ...)`"
     else:
         hint = f"make it `async def`, or run it in a thread: submit(kind, asyncio.to_thread, {name}, ...)"
     raise SchedulerMisuse(f"{name} returned {type(value).__name__}, which cannot be awaited: {hint}")

@@ -1,4 +1,4 @@
-"""`@scheduler.wrap(kind)`: a coroutine function that waits for a slot whenever it is called.
+"""`@scheduler.wrap(kind)`: a coroutine function, or an async-generator one, that waits for a slot when it is called.
 
 Floor: third.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from .call_options import CallOptions, check_options
 from .errors import SchedulerMisuse
+from .stream import Stream, refuse_preemptible_stream
 from .work import Kind
 
 if TYPE_CHECKING:
@@ -24,15 +25,19 @@ T = TypeVar("T")
 
 
 class Decorator(Protocol):
-    """Takes a coroutine function and returns one of the same type."""
+    """Takes a coroutine function and returns one of the same type; of an async-generator function, a `Stream`'s."""
 
+    @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, AsyncIterator[T]], /) -> Callable[P, Stream[T]]: ...
 
 
 def wrap(scheduler: TrafficScheduler, kind: Kind | None = None, /, **options: Unpack[CallOptions]) -> Decorator:
     """Decorate an `async def` function, or a method, so that each call of it is one call of the scheduler.
 
-    Signature, types, name and docstring stay; options, errors and cancellation are those of `submit`.
+    Signature, types, name and docstring stay; options, errors and cancellation are those of `submit`. Of an
+    async-generator function each call is a `Stream`, as of `stream`.
 
         @scheduler.wrap("batch", run_timeout=120)
         async def summarise(document: str, *, words: int = 100) -> str: ...
@@ -42,22 +47,31 @@ def wrap(scheduler: TrafficScheduler, kind: Kind | None = None, /, **options: Un
 
     Raises, where it decorates:
         ConfigError, TypeError: kind or options are wrong.
-        SchedulerMisuse: what it decorates is no coroutine function.
+        SchedulerMisuse: what it decorates is no coroutine function and no async-generator function.
     """
     if callable(kind):
         raise SchedulerMisuse(f'wrap() takes a kind first: write @scheduler.wrap("batch") above {_name(kind)}')
     check_options(kind, options, scheduler._settings)
-    submit: Any = scheduler.submit  # a kind of None is refused, or found, when the function is called
+    doors: Any = scheduler  # a kind of None is refused, or found, when the function is called
 
-    def decorate(function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]:
+    def decorate(function: Callable[P, Any], /) -> Callable[P, Any]:
+        if inspect.isasyncgenfunction(function):
+            refuse_preemptible_stream(options)
+
+            @functools.wraps(function)
+            def streamed(*args: P.args, **kwargs: P.kwargs) -> Stream[Any]:
+                source = functools.partial(function, *args, **kwargs) if kwargs else function
+                return doors.stream(kind, source, *(() if kwargs else args), **options)  # type: ignore[no-any-return]
+
+            return streamed
         if not inspect.iscoroutinefunction(function):
             raise _not_a_coroutine_function(function)
 
         @functools.wraps(function)
-        async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        async def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
             if kwargs:
-                return await submit(kind, functools.partial(function, *args, **kwargs), **options)  # type: ignore[no-any-return]
-            return await submit(kind, function, *args, **options)  # type: ignore[no-any-return]
+                return await doors.submit(kind, functools.partial(function, *args, **kwargs), **options)
+            return await doors.submit(kind, function, *args, **options)
 
         return wrapped
 
@@ -76,11 +90,6 @@ def _not_a_coroutine_function(function: object) -> SchedulerMisuse:
     elif isinstance(function, staticmethod | classmethod):
         kind_of_method = type(function).__name__
         what, hint = f"a {kind_of_method}", f"put @{kind_of_method} above @scheduler.wrap(...)"
-    elif inspect.isasyncgenfunction(function):
-        what, hint = (
-            "an async-generator function",
-            "iterate over it inside `async with scheduler.slot(...)`, so that the slot is held while it runs",
-        )
     elif inspect.isgeneratorfunction(function):
         what, hint = "a generator function", "make it `async def`"
     elif callable(function):

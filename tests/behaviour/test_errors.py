@@ -23,6 +23,7 @@ from llm_traffic_scheduler import (
     SchedulerClosed,
     SchedulerError,
     SchedulerMisuse,
+    StreamClosed,
     TrafficScheduler,
     current_slot,
 )
@@ -39,6 +40,7 @@ ERRORS: list[SchedulerError | SchedulerMisuse] = [
     CallAborted("closing"),
     ConfigError("impossible"),
     SchedulerMisuse("write this instead"),
+    StreamClosed("not read to its end", idle=60.0),
 ]
 
 
@@ -61,6 +63,7 @@ def test_every_error_is_listed() -> None:
         (RunTimeout, (SchedulerError, TimeoutError)),
         (CallAborted, (SchedulerError,)),
         (ConfigError, (SchedulerError, ValueError)),
+        (StreamClosed, (SchedulerError,)),
         (SchedulerMisuse, (RuntimeError,)),
     ],
 )

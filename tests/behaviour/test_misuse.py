@@ -163,7 +163,10 @@ def blocking() -> str:
 
 
 _SYNC: dict[str, tuple[Callable[[], Any], str]] = {
-    "async generator function": (stream, "stream returned async_generator, which cannot be awaited: iterate over it"),
+    "async generator function": (
+        stream,
+        r"returned async_generator.*: write `async for item in scheduler\.stream\(kind, stream, ",
+    ),
     "generator function": (generator, "generator returned generator"),
     "plain function": (blocking, r"blocking returned str.*submit\(kind, asyncio.to_thread, blocking, ...\)"),
     "plain method": (functools.partial(Client().blocking, "x"), "partial returned str"),

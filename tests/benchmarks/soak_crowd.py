@@ -12,7 +12,7 @@ import random
 import traceback
 from array import array
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -39,7 +39,8 @@ ROUNDING: Final = 1e-9
 
 async def through_wrap(scheduler: TrafficScheduler, kind: Kind, job: Any, *args: Any, **options: Any) -> Any:
     """Run `job(*args)` wrapped."""
-    return await scheduler.wrap(kind, **options)(job)(*args)
+    wrapped: Callable[..., Awaitable[Any]] = scheduler.wrap(kind, **options)(job)
+    return await wrapped(*args)
 
 
 async def through_traffic(scheduler: TrafficScheduler, kind: Kind, job: Any, *args: Any, **options: Any) -> Any:

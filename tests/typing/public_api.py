@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Literal, assert_never, assert_type
 
@@ -50,6 +50,8 @@ from llm_traffic_scheduler import (
     ShadowReport,
     Signals,
     Slot,
+    Stream,
+    StreamClosed,
     TrafficKind,
     TrafficScheduler,
     TrafficSnapshot,
@@ -221,6 +223,53 @@ class WrappedClient:
     @scheduler.wrap()
     async def static(prompt: str) -> bytes:
         return prompt.encode()
+
+
+async def words(question: str, *, times: int = 1) -> AsyncIterator[str]:
+    for _ in range(times):
+        yield question
+
+
+async def create(question: str) -> AsyncIterator[bytes]:
+    return numbers(3)
+
+
+@asynccontextmanager
+async def managed(count: int) -> AsyncIterator[AsyncIterator[bytes]]:
+    yield numbers(count)
+
+
+async def numbers(count: int) -> AsyncIterator[bytes]:
+    yield b"x" * count
+
+
+async def a_stream_has_the_type_of_its_items() -> None:
+    assert_type(scheduler.stream("interactive", words, "why?"), Stream[str])
+    assert_type(scheduler.stream("batch", create, "why?", idle_timeout=None, run_timeout=3), Stream[bytes])
+    assert_type(scheduler.stream(None, managed, 3, label="x", tenant="t"), Stream[bytes])
+    async with scheduler.stream("interactive", words, "why?") as stream:
+        assert_type(await stream.start(), None)
+        async for word in stream:
+            assert_type(word, str)
+    assert_type(await anext(stream), str)
+    assert_type(await stream.aclose(), None)
+    assert_type(StreamClosed("x", idle=1.0).idle, float | None)
+
+    scheduler.stream("interactive", words, 3)  # type: ignore[call-overload]
+    scheduler.stream("urgent", words, "why?")  # type: ignore[call-overload]
+    scheduler.stream("interactive", ping)  # type: ignore[call-overload]
+    scheduler.stream("interactive", words, "why?", weight=2)  # type: ignore[call-overload]
+
+
+@scheduler.wrap("interactive", label="wrapped")
+async def wrapped_words(question: str, *, times: int = 1) -> AsyncIterator[str]:
+    yield question * times
+
+
+async def a_wrapped_generator_function_is_a_stream() -> None:
+    assert_type(wrapped_words("why?", times=2), Stream[str])
+
+    wrapped_words(3)  # type: ignore[arg-type]
 
 
 async def a_wrapped_function_has_the_types_of_the_function() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -282,3 +283,15 @@ async def test_an_unlimited_scheduler_refuses_the_mistakes_that_the_real_one_ref
     assert (type(errors[0]), str(errors[0])) == (type(errors[1]), str(errors[1]))
     assert doubles[1].calls == [] or name.startswith("not awaitable")
     gc.collect()  # a warning about a coroutine that was never awaited is an error by pytest's own settings
+
+
+async def test_a_double_records_the_streams_that_are_read() -> None:
+    double = unlimited()
+
+    async def words() -> AsyncIterator[str]:
+        yield "why"
+
+    assert [word async for word in double.stream("batch", words, label="a", tenant="t")] == ["why"]
+    assert [word async for word in double.stream(None, words)] == ["why"]
+
+    assert list(double.calls) == [RecordedCall("batch", "a", "t"), RecordedCall(None, None, None)]

@@ -21,6 +21,7 @@ from llm_traffic_scheduler import (
     Kind,
     SchedulerMisuse,
     Slot,
+    Stream,
     TrafficScheduler,
     current_slot,
     kind_in_force,
@@ -189,6 +190,19 @@ class Unlimited(TrafficScheduler):
         """A slot for a block, at once. See `TrafficScheduler.slot`."""
         kind, known = _known(kind)
         return _RecordedSlot(super().slot(kind, **options), partial(self._record, known))
+
+    def stream(  # type: ignore[override]  # one signature for all three forms of a source
+        self, kind: Kind | None, source: Callable[..., Any], /, *args: Any, **options: Any
+    ) -> Stream[Any]:
+        """Read a stream, at once. See `TrafficScheduler.stream`."""
+        run, kind, known = source, *_known(kind)
+        if callable(source):
+
+            def run(*args: Any) -> Any:
+                self._record(known)
+                return source(*args)
+
+        return super().stream(kind, run, *args, **options)
 
     def _record(self, known: bool) -> None:
         slot = current_slot()
