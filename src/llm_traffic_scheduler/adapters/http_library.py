@@ -52,7 +52,7 @@ def library_of(request: object) -> Library:
     Raises:
         SchedulerMisuse: from none that is known.
     """
-    return _library_of(type(request))
+    return _library_of(type(request))  # type: ignore[arg-type]  # mypy holds that `type` has no hash
 
 
 @cache

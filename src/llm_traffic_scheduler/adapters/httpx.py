@@ -59,6 +59,7 @@ class Response(Protocol):
     """What is needed of `httpx.Response` and `httpx2.Response`."""
 
     status_code: int
+    is_closed: bool
     stream: Any
 
     @property
@@ -223,6 +224,9 @@ class SchedulingTransport:
             held.give_back(error)
             raise
         failure, sse = _look_at(response, held.slot)
+        if response.is_closed:  # from a cache or a mock: it came with its body, which nobody will read again
+            held.give_back(failure)
+            return response
         stream = HeldStream(response.stream, held, idle=self._rules.idle, sse=sse, error=failure)
         response.stream = library.body(stream)
         return response
@@ -287,6 +291,9 @@ class SyncSchedulingTransport:
             held.give_back(error)
             raise
         failure, sse = _look_at(response, held.slot)
+        if response.is_closed:
+            held.give_back(failure)
+            return response
         response.stream = library.sync_body(SyncHeldStream(response.stream, held, sse=sse, error=failure))
         return response
 
