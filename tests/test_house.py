@@ -275,6 +275,20 @@ def test_the_package_needs_nothing_but_the_standard_library() -> None:
     all_or_none(offences, "the package itself has no dependency")
 
 
+ADAPTERS = sorted(module_of(room) for room in rooms() if module_of(room).startswith(f"{PACKAGE}.adapters"))
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_an_adapter_is_in_the_attic_and_loads_no_library_that_it_may_not_find(adapter: str) -> None:
+    assert floor_of(adapter) == ATTIC
+    program = f"import sys, {adapter}; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    # They take what they are handed, a client or an application; none of them makes one.
+    libraries = {"anthropic", "httpx", "httpx2", "openai", "starlette", "uvicorn"}
+    all_or_none([module for module in loaded if module.partition(".")[0] in libraries], f"loaded by `import {adapter}`")
+
+
 @pytest.mark.parametrize("door", [PACKAGE, f"{PACKAGE}.testing", f"{PACKAGE}.simulation"])
 def test_a_door_loads_no_extra_but_its_own(door: str) -> None:
     program = f"import sys, {door}; print(*sorted(sys.modules))"
@@ -286,7 +300,7 @@ def test_a_door_loads_no_extra_but_its_own(door: str) -> None:
     offences = [
         module
         for module in loaded
-        if module.partition(".")[0] in {"httpx", "matplotlib", "numpy", "tqdm"}
+        if module.partition(".")[0] in {"httpx", "httpx2", "matplotlib", "numpy", "tqdm"}
         or ".".join(module.split(".")[:2]) in extras
     ]
 
