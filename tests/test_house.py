@@ -152,7 +152,9 @@ def imports_of(room: Path) -> list[Import]:
         elif isinstance(node, ast.ImportFrom):
             source = absolute(node, room)
             names = [f"{source}.{alias.name}" for alias in node.names]
-            modules = [name if is_room(name) else source for name in names]
+            # `traffic` of the front door is a function, and a room of the same name is behind it.
+            behind = {name for name in names if is_room(name)} - {f"{PACKAGE}.{name}" for name in FRONT_DOOR}
+            modules = [name if name in behind else source for name in names]
         else:
             continue
         found += [Import(f"{room.relative_to(ROOT)}:{node.lineno}", module, at_load) for module in modules]

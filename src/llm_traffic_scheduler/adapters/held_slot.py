@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from contextvars import Context, copy_context
 from typing import Any, Final, Protocol, TypeVar
@@ -176,6 +176,9 @@ class HeldStream:
     async def close(self) -> None:
         """Close the body, then the call."""
         try:
+            # Nothing else closes a generator that was left in its midst, but the collector.
+            if isinstance(self._chunks, AsyncGenerator) and not self._reading:
+                await self._chunks.aclose()
             await self._body.aclose()
         except BaseException as error:
             self._end(error)
@@ -193,6 +196,7 @@ class HeldStream:
             self._held.loop.call_soon_threadsafe(self._abandon)
 
     def _end(self, error: BaseException | None) -> None:
+        self._reading = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -10,14 +10,18 @@ from typing import Any
 import pytest
 
 from llm_traffic_scheduler import (
+    Arrived,
+    CallAborted,
     ConfigError,
+    Ended,
+    FirstToken,
     QueueTimeout,
     SchedulerMisuse,
-    Slot,
     current_slot,
     traffic,
 )
 from llm_traffic_scheduler.adapters.httpx import SchedulingTransport, SyncSchedulingTransport, schedule_client
+from tests.heard import Heard
 from tests.support import account, hold, make_scheduler, settle
 
 URL = "http://llm/v1/chat"
@@ -52,6 +56,12 @@ def stream_of(library: Any, *chunks: bytes | BaseException, log: list[str] | Non
                 log.append("closed")
 
     return library.Response(200, headers=SSE, stream=Stream())
+
+
+def lose(holder: list[Any]) -> None:
+    """Forget what is in it, and let the collector look."""
+    holder.clear()
+    gc.collect()
 
 
 async def answer_once(client: Any) -> Any:
@@ -99,8 +109,7 @@ async def test_without_a_kind_requests_pass_with_one_warning(library: Any) -> No
     async with client_of(library, respond(library)) as client:
         schedule_client(client, scheduler)
         with pytest.warns(RuntimeWarning, match="no kind is in force") as seen:
-            await client.post(URL)
-            await client.post(URL)
+            _ = [await client.post(URL) for _ in range(2)]
 
     assert len(seen) == 1
     assert account(scheduler, "interactive").submitted == 0
@@ -126,13 +135,8 @@ async def test_a_stream_keeps_its_slot_until_its_last_byte_and_its_reader_is_not
     assert account(scheduler, "interactive").completed == 1
 
 
-async def test_the_first_token_is_the_first_event_with_a_token_not_the_first_byte(
-    library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler = make_scheduler()
-    said = []
-    real = Slot.first_token
-    monkeypatch.setattr(Slot, "first_token", lambda slot: (said.append(asyncio.get_running_loop().time()), real(slot)))
+async def test_the_first_token_is_the_first_event_with_a_token_not_the_first_byte(library: Any) -> None:
+    scheduler = make_scheduler(policy=(law := Heard()))
 
     async def handler(request: Any) -> Any:
         return stream_of(library, b": hello\n\n", TOKEN, TOKEN)
@@ -142,7 +146,9 @@ async def test_the_first_token_is_the_first_event_with_a_token_not_the_first_byt
         began = asyncio.get_running_loop().time()
         await answer_once(client)
 
-    assert said == [began + 2]
+    assert [type(event) for _, event in law.told] == [Arrived, FirstToken, Ended]
+    assert law.told[1][0] - began == pytest.approx(2)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(3)
 
 
 @pytest.mark.parametrize("end", ["fails", "closed", "cancelled", "other task"])
@@ -197,9 +203,10 @@ async def test_a_stream_that_is_lost_is_closed_when_it_is_collected(library: Any
     with traffic("interactive"):
         response = await client.send(client.build_request("POST", URL), stream=True)
     assert scheduler.snapshot().running == 1
+    holder = [response]
+    del response
     with pytest.warns(ResourceWarning, match="without being closed"):
-        del response
-        gc.collect()
+        lose(holder)
     await settle()
 
     assert scheduler.snapshot().running == 0
@@ -327,6 +334,53 @@ async def test_the_run_timeout_is_the_librarys_own_and_ends_streams_only_while_t
 
     assert scheduler.snapshot().running == 0
     assert account(scheduler, "interactive").failed == 2
+
+
+async def test_a_close_that_runs_out_of_patience_aborts_who_waits_for_a_server_and_who_reads(library: Any) -> None:
+    scheduler = make_scheduler()
+
+    async def handler(request: Any) -> Any:
+        if request.content == b"headers":
+            await asyncio.sleep(60)
+        return stream_of(library, *[TOKEN] * 60)
+
+    async def ask(content: bytes) -> None:
+        with traffic("interactive"):
+            await client.post(URL, content=content)
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    both = [asyncio.create_task(ask(content)) for content in (b"headers", b"body")]
+    await asyncio.sleep(3)
+    report = await scheduler.close(timeout=0)
+    errors = await asyncio.gather(*both, return_exceptions=True)
+
+    assert [type(error) for error in errors] == [CallAborted, CallAborted]
+    assert report.cancelled == 2
+    assert account(scheduler, "interactive").cancelled == 2
+
+
+async def test_a_generator_left_in_its_midst_is_closed_with_the_response(library: Any) -> None:
+    closed = []
+
+    class Stream(library.AsyncByteStream):  # type: ignore[misc]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            try:
+                yield TOKEN
+                yield TOKEN
+            finally:
+                closed.append(True)
+
+    async def handler(request: Any) -> Any:
+        return library.Response(200, stream=Stream())
+
+    client = client_of(library, handler)
+    schedule_client(client, make_scheduler())
+    with traffic("interactive"):
+        async with client.stream("POST", URL) as response:
+            chunks = response.aiter_raw()
+            await anext(chunks)
+    assert closed == [True]
 
 
 async def test_a_request_inside_of_a_call_runs_in_its_slot(library: Any) -> None:
@@ -467,9 +521,10 @@ async def test_a_synchronous_response_that_fails_or_is_lost_gives_its_slot_back(
             with pytest.raises(library.ReadError):
                 client.post(URL)
             response = client.send(client.build_request("POST", URL), stream=True)
+            holder = [response]
+            del response
             with pytest.warns(ResourceWarning, match="without being closed"):
-                del response
-                gc.collect()
+                lose(holder)
 
     await asyncio.to_thread(work)
     await scheduler.drain()
