@@ -341,15 +341,3 @@ async def test_langchain_goes_through_the_same_transport(server: LLMServer) -> N
     assert answer.content == TEXT
     assert account(scheduler, "batch").completed == 1
     await model.root_async_client.close()
-
-
-async def test_the_server_shows_its_gauges_as_vllm_does(server: LLMServer) -> None:
-    httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-    async with httpx.AsyncClient() as client:
-        text = (await client.get(f"{server.url}/metrics")).text
-
-    assert [line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")] == [
-        "vllm:num_requests_running",
-        "vllm:num_requests_waiting",
-        "vllm:kv_cache_usage_perc",
-    ]
