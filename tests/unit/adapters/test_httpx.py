@@ -413,6 +413,23 @@ async def test_a_429_is_told_to_the_scheduler_and_an_error_status_is_a_failure(l
     assert scheduler._home.governor.throttled_until == pytest.approx(asyncio.get_running_loop().time() + 30)
 
 
+async def test_an_error_that_is_closed_unread_is_a_failure_too(library: Any) -> None:
+    scheduler = make_scheduler()
+
+    async def handler(request: Any) -> Any:
+        response = stream_of(library, b"{}")
+        response.status_code = 500
+        return response
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    with traffic("interactive"):
+        async with client.stream("POST", URL):
+            pass
+
+    assert account(scheduler, "interactive").failed == 1
+
+
 async def test_mounts_are_wrapped_and_holes_in_them_stay(library: Any) -> None:
     scheduler = make_scheduler()
     shared = library.MockTransport(respond(library))
