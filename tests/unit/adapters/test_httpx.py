@@ -442,6 +442,7 @@ async def test_mounts_are_wrapped_and_holes_in_them_stay(library: Any) -> None:
             await client.post(f"http://{host}/")
 
     assert kinds == {"SchedulingTransport", "NoneType"}
+    assert {*client._mounts.values()} == {client._transport, None}
     assert account(scheduler, "interactive").completed == 4
 
 
@@ -571,6 +572,9 @@ async def test_a_synchronous_request_is_refused_as_an_async_one(library: Any, wa
     assert account(scheduler, "interactive").rejected == 1
     for slot in held:
         slot.release()
+    await settle()
+    assert await asyncio.to_thread(work) == 200
+    assert scheduler.snapshot().running == 0
 
 
 def respond(library: Any) -> Handler:
