@@ -163,6 +163,7 @@ async def test_a_stream_that_has_started_hears_of_the_hang_up_and_ends_itself() 
         await receive()
         await send(START)
         heard.append(await receive())
+        await asyncio.sleep(1)  # it has something to put away
         heard.append(await receive())
         await send(END)
 
