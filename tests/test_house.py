@@ -155,7 +155,9 @@ def imports_of(room: Path) -> list[Import]:
         elif isinstance(node, ast.ImportFrom):
             source = absolute(node, room)
             names = [f"{source}.{alias.name}" for alias in node.names]
-            modules = [name if is_room(name) else source for name in names]
+            # `traffic` of the front door is a function, and a room of the same name is behind it.
+            behind = {name for name in names if is_room(name)} - {f"{PACKAGE}.{name}" for name in FRONT_DOOR}
+            modules = [name if name in behind else source for name in names]
         else:
             continue
         found += [Import(f"{room.relative_to(ROOT)}:{node.lineno}", module, at_load) for module in modules]
@@ -278,6 +280,20 @@ def test_the_package_needs_nothing_but_the_standard_library() -> None:
     all_or_none(offences, "the package itself has no dependency")
 
 
+ADAPTERS = sorted(module_of(room) for room in rooms() if module_of(room).startswith(f"{PACKAGE}.adapters"))
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_an_adapter_is_in_the_attic_and_loads_no_library_that_it_may_not_find(adapter: str) -> None:
+    assert floor_of(adapter) == ATTIC
+    program = f"import sys, {adapter}; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    # They take what they are handed, a client or an application; none of them makes one.
+    libraries = {"anthropic", "httpx", "httpx2", "openai", "starlette", "uvicorn"}
+    all_or_none([module for module in loaded if module.partition(".")[0] in libraries], f"loaded by `import {adapter}`")
+
+
 @pytest.mark.parametrize("door", [PACKAGE, f"{PACKAGE}.testing", f"{PACKAGE}.simulation"])
 def test_a_door_loads_no_extra_but_its_own(door: str) -> None:
     program = f"import sys, {door}; print(*sorted(sys.modules))"
@@ -289,7 +305,7 @@ def test_a_door_loads_no_extra_but_its_own(door: str) -> None:
     offences = [
         module
         for module in loaded
-        if module.partition(".")[0] in {"httpx", "matplotlib", "numpy", "tqdm"}
+        if module.partition(".")[0] in {"httpx", "httpx2", "matplotlib", "numpy", "tqdm"}
         or ".".join(module.split(".")[:2]) in extras
     ]
 

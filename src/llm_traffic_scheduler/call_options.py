@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 from difflib import get_close_matches
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from .call import Call, Extras
 from .core.checks import number, text_or_none, timeout
 from .errors import ConfigError, SchedulerMisuse
 from .preemption import Preemptible
 from .settings import Settings
-from .surroundings import Scope, tenant_in_force
-from .traffic import options_in_force
+from .surroundings import Scope, around, tenant_in_force
+from .traffic import is_interactive, options_in_force
 from .work import Kind, kind_name
 
-__all__ = ["CallOptions", "check_options", "parse", "refuse_preemptible", "refuse_unknown"]
+if TYPE_CHECKING:
+    from .scheduler import TrafficScheduler
+
+__all__ = ["CallOptions", "check_options", "parse", "refuse_preemptible", "refuse_unknown", "timeouts_in_force"]
 
 
 class CallOptions(TypedDict, total=False):
@@ -33,26 +36,21 @@ class CallOptions(TypedDict, total=False):
     preemptible: bool
 
 
-def parse(call: Call, options: CallOptions, defaults: Settings, around: Call | Scope | None) -> float:
+def parse(call: Call, options: CallOptions, defaults: Settings, inside: Call | Scope | None) -> float:
     """Check the options and write what they say into the call; returns the seconds it may wait.
 
-    What they leave out is as what is `around` says, else as the scheduler's settings do.
+    What they leave out is as what it is `inside` of says, else as the scheduler's settings do.
 
     Raises:
         TypeError: an option that does not exist.
         ConfigError: one that is impossible.
     """
     refuse_unknown(options)
-    kind, scope = call.kind, options_in_force(around)
-    waits, runs = options.get("queue_timeout"), options.get("run_timeout")
-    if waits is None and scope is not None:
-        waits = scope.queue_timeout
-    waits = timeout("queue_timeout", getattr(defaults, f"{kind}_queue_timeout") if waits is None else waits)
-    runs = getattr(defaults, f"{kind}_run_timeout") if runs is None else runs
-    runs = timeout("run_timeout", runs, above_zero=True)
+    scope = options_in_force(inside)
+    waits, runs = _bounds(call.kind, options, defaults, scope)
     label, tenant = text_or_none("label", options.get("label")), text_or_none("tenant", options.get("tenant"))
     if tenant is None:
-        tenant = tenant_in_force(around)
+        tenant = tenant_in_force(inside)
     call.extras = None
     if label is not None or tenant is not None or runs != math.inf:
         call.extras = Extras(label, runs, tenant)
@@ -95,3 +93,27 @@ def check_options(kind: Kind | None, options: CallOptions, defaults: Settings) -
     call = Call()
     call.interactive = kind is None or kind_name(kind) == "interactive"
     parse(call, options, defaults, None)
+
+
+def timeouts_in_force(scheduler: TrafficScheduler, kind: Kind | None = None, /) -> tuple[float, float]:
+    """`queue_timeout` and `run_timeout` of a call submitted here that gives none, in seconds; infinity: no bound.
+
+    For code that has a bound of its own, and wants the smaller one.
+
+    Raises:
+        ConfigError, SchedulerMisuse: as `submit`, about the kind.
+    Threads: any.
+    """
+    inside = around()
+    name = "interactive" if is_interactive(kind, inside) else "batch"
+    return _bounds(name, CallOptions(), scheduler._settings, options_in_force(inside))
+
+
+def _bounds(kind: str, options: CallOptions, defaults: Settings, scope: Scope | None) -> tuple[float, float]:
+    """Seconds that a call may wait, and run: as it says, else the `traffic` block around, else the settings."""
+    waits, runs = options.get("queue_timeout"), options.get("run_timeout")
+    if waits is None and scope is not None:
+        waits = scope.queue_timeout
+    waits = getattr(defaults, f"{kind}_queue_timeout") if waits is None else waits
+    runs = getattr(defaults, f"{kind}_run_timeout") if runs is None else runs
+    return timeout("queue_timeout", waits), timeout("run_timeout", runs, above_zero=True)

@@ -15,7 +15,7 @@ from functools import partial
 from types import CoroutineType, EllipsisType, TracebackType
 from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import bulk, nested, preemption, stream, threads, wrapping
+from . import bulk, call_options, nested, preemption, stream, threads, wrapping
 from .call import Call
 from .call_options import CallOptions, parse, refuse_preemptible, refuse_unknown
 from .circles import watch_for_circles
@@ -217,6 +217,7 @@ class TrafficScheduler(LoopBound):
     as_completed = bulk.as_completed
     submit_from_thread = threads.submit_from_thread
     slot_from_thread = threads.slot_from_thread
+    timeouts_in_force = call_options.timeouts_in_force
 
     def _admit(self, kind: Kind | None, options: CallOptions) -> Call:
         """Check the arguments, then let the call start or wait. A plain call pays for no check of what others bring."""

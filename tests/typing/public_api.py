@@ -199,6 +199,7 @@ def threads_get_a_future_of_what_the_function_returns() -> None:
     assert_type(scheduler.submit_from_thread("batch", ping, label="ping", run_timeout=3).result(5), None)
     assert_type(scheduler.submit_from_thread("batch", later, 3), Future[bytes])
     assert_type(scheduler.slot_from_thread("batch", priority=2), AbstractContextManager[None])
+    assert_type(scheduler.timeouts_in_force("batch"), tuple[float, float])
     with scheduler.slot_from_thread("interactive", queue_timeout=3) as nothing:
         assert_type(nothing, None)
 

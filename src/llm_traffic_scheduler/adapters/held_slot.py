@@ -1,0 +1,302 @@
+"""A slot that is taken in one place and given back in another: with the last byte, in another task, by the collector.
+
+Floor: fourth. A `slot()` block belongs to a stretch of code; an HTTP response is an object that is handed around. The
+block is entered and left in a copy of the caller's context, so the code that reads the response is not inside of it:
+what it submits in its loop body is a call of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextvars import Context, copy_context
+from typing import Any, Final, Protocol, TypeVar
+
+from llm_traffic_scheduler import RunTimeout, Slot, TrafficScheduler, current_slot
+
+from .http_words import FirstDelta
+
+__all__ = ["Body", "HeldSlot", "HeldStream", "SyncBody", "SyncHeldSlot", "SyncHeldStream", "Unsuccessful"]
+
+T = TypeVar("T")
+
+# A task that only the loop knows may be collected before it has run.
+_closing: Final[set[asyncio.Task[None]]] = set()
+
+
+class Body(Protocol):
+    """An async body of an HTTP response."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+    async def aclose(self) -> None: ...
+
+
+class SyncBody(Protocol):
+    """A body of an HTTP response."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+    def close(self) -> None: ...
+
+
+class Unsuccessful(Exception):
+    """How a call ended whose response has an error status; nobody is shown it."""
+
+
+class _Inside:
+    """Awaits a coroutine step by step in another context, still in the task that awaits it."""
+
+    __slots__ = ("_context", "_coroutine")
+
+    def __init__(self, context: Context, coroutine: Coroutine[Any, Any, Slot]) -> None:
+        self._context = context
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[object, object, Slot]:
+        step: Callable[[Any], object] = self._coroutine.send
+        value: object = None
+        try:
+            while True:
+                try:
+                    asked = self._context.run(step, value)
+                except StopIteration as done:
+                    slot: Slot = done.value
+                    return slot
+                try:
+                    value = yield asked
+                    step = self._coroutine.send
+                except BaseException as error:
+                    value, step = error, self._coroutine.throw
+        finally:
+            value = None  # an exception holds this frame, which would hold it
+
+
+class HeldSlot:
+    """A slot, from `take` until `give_back`, which may be called anywhere on the loop's thread, and twice.
+
+    `run_until`: the loop's time at which the scheduler's `run_timeout` ends; the scheduler would cancel the task that
+    took the slot, wherever it may be by then, so it is told of no bound, and `bounded` keeps it.
+    """
+
+    __slots__ = ("_block", "_context", "loop", "run_until", "slot")
+
+    slot: Slot
+    _block: AbstractAsyncContextManager[Slot] | None
+
+    def __init__(self, scheduler: TrafficScheduler, patience: float) -> None:
+        queue_timeout, run_timeout = scheduler.timeouts_in_force()
+        self.loop = asyncio.get_running_loop()
+        self.run_until = run_timeout
+        self._context = copy_context()
+        self._block = scheduler.slot(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
+
+    @classmethod
+    async def take(cls, scheduler: TrafficScheduler, patience: float) -> HeldSlot:
+        """Wait for a slot of the kind in force, `patience` seconds at most, or less if less is in force.
+
+        Raises, and cancellation: as entering `scheduler.slot()`.
+        """
+        held = cls(scheduler, patience)
+        assert held._block is not None
+        held.slot = await _Inside(held._context, held._block.__aenter__())
+        held.run_until += held.loop.time()
+        return held
+
+    def give_back(self, error: BaseException | None = None) -> None:
+        """The call has ended, with `error` if it failed. Only the first time counts.
+
+        Raises:
+            CallAborted: `error` is a CancelledError of close()'s.
+        """
+        block, self._block = self._block, None
+        if block is not None:
+            leaving = block.__aexit__(None if error is None else type(error), error, None)
+            with suppress(StopIteration):  # it does not wait
+                self._context.run(leaving.send, None)
+
+    @property
+    def over(self) -> bool:
+        """The slot has been given back."""
+        return self._block is None
+
+    async def bounded(self, step: Awaitable[T]) -> T:
+        """What `step` returns; RunTimeout when the run timeout ends first."""
+        if self.run_until == math.inf:
+            return await step
+        try:
+            async with asyncio.timeout_at(self.run_until) as scope:
+                return await step
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise RunTimeout("the run_timeout in force ended the request: raise it, or ask for less") from None
+
+
+class HeldStream:
+    """A response's body whose call ends with it: read, failed, closed, cancelled, or not read on for `idle` seconds.
+
+    Whoever reads is not referred to, so that he can be collected; then `drop` is to be called.
+    """
+
+    def __init__(self, body: Body, held: HeldSlot, *, idle: float, sse: bool, error: BaseException | None) -> None:
+        self._body = body
+        self._chunks = aiter(body)
+        self._held = held
+        self._error = error
+        self._first = FirstDelta() if sse else None
+        self._idle = idle
+        self._reading = False
+        self._read_at = held.loop.time()
+        self.idled = False
+        self._timer = held.loop.call_at(self._read_at + idle, self._look) if idle < math.inf else None
+
+    async def read(self) -> bytes:
+        """The next bytes.
+
+        Raises:
+            RunTimeout: the run timeout has ended. StopAsyncIteration: there are no more.
+        """
+        self._reading = True
+        try:
+            chunk = await self._held.bounded(anext(self._chunks))
+        except StopAsyncIteration:
+            self._end(self._error)
+            raise
+        except BaseException as error:
+            self._end(error)
+            raise
+        self._reading = False
+        self._read_at = self._held.loop.time()
+        if self._first is not None and self._first.feed(chunk):
+            self._held.slot.first_token()
+            self._first = None
+        return chunk
+
+    async def close(self) -> None:
+        """Close the body, then the call."""
+        try:
+            # Nothing else closes a generator that was left in its midst, but the collector.
+            if isinstance(self._chunks, AsyncGenerator) and not self._reading:
+                await self._chunks.aclose()
+            await self._body.aclose()
+        except BaseException as error:
+            self._end(error)
+            raise
+        self._end(self._error)
+
+    @property
+    def over(self) -> bool:
+        """The slot has been given back."""
+        return self._held.over
+
+    def drop(self) -> None:
+        """Nobody has the body any more; called from whatever code the collector interrupts."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._held.loop.call_soon_threadsafe(self._abandon)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._reading = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._held.give_back(error)
+
+    def _look(self) -> None:
+        loop = self._held.loop
+        since = loop.time() if self._reading else self._read_at
+        if loop.time() < since + self._idle:
+            self._timer = loop.call_at(since + self._idle, self._look)
+        elif not self.over:
+            self.idled = True
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """The caller has walked away: the call ends now, and the connection is closed behind it."""
+        if not self.over:
+            self._end(asyncio.CancelledError())
+            task = self._held.loop.create_task(self._close_quietly())
+            _closing.add(task)
+            task.add_done_callback(_closing.discard)
+
+    async def _close_quietly(self) -> None:
+        with suppress(Exception):
+            await self._body.aclose()
+
+
+class SyncHeldSlot:
+    """`HeldSlot` for a synchronous client, whose thread waits; `give_back` may be called from any thread.
+
+    A thread cannot be cancelled, so no run timeout ends it.
+    """
+
+    __slots__ = ("_block", "_context", "slot")
+
+    _block: AbstractContextManager[None] | None
+
+    def __init__(self, scheduler: TrafficScheduler, patience: float) -> None:
+        queue_timeout, _ = scheduler.timeouts_in_force()
+        self._context = copy_context()
+        block = scheduler.slot_from_thread(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
+        self._context.run(block.__enter__)
+        self._block = block
+        slot = self._context.run(current_slot)
+        assert slot is not None
+        self.slot = slot
+
+    def give_back(self, error: BaseException | None = None) -> None:
+        """The call has ended, with `error` if it failed. Only the first time counts."""
+        block, self._block = self._block, None
+        if block is not None:
+            self._context.run(block.__exit__, None if error is None else type(error), error, None)
+
+    @property
+    def over(self) -> bool:
+        """The slot has been given back."""
+        return self._block is None
+
+
+class SyncHeldStream:
+    """A response's body whose call ends with it: read, failed or closed."""
+
+    def __init__(self, body: SyncBody, held: SyncHeldSlot, *, sse: bool, error: BaseException | None) -> None:
+        self._body = body
+        self._chunks = iter(body)
+        self._held = held
+        self._error = error
+        self._first = FirstDelta() if sse else None
+
+    def read(self) -> bytes:
+        """The next bytes; StopIteration when there are no more."""
+        try:
+            chunk = next(self._chunks)
+        except StopIteration:
+            self._held.give_back(self._error)
+            raise
+        except BaseException as error:
+            self._held.give_back(error)
+            raise
+        if self._first is not None and self._first.feed(chunk):
+            self._held.slot.first_token()
+            self._first = None
+        return chunk
+
+    def close(self) -> None:
+        """Close the body, then the call."""
+        try:
+            self._body.close()
+        finally:
+            self._held.give_back(self._error)
+
+    @property
+    def over(self) -> bool:
+        """The slot has been given back."""
+        return self._held.over
+
+    def drop(self) -> None:
+        """Nobody has the body any more; called from whatever code the collector interrupts.
+
+        On the loop's own thread nothing is waited for, and what then raises changes nothing.
+        """
+        with suppress(Exception):
+            self._held.give_back(asyncio.CancelledError())

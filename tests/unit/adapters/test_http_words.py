@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_traffic_scheduler import QueueFull
+from llm_traffic_scheduler.adapters.http_words import (
+    FirstDelta,
+    is_event_stream,
+    refusal_body,
+    refusal_headers,
+    retry_after,
+)
+
+ROLE = b'data: {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}\n\n'
+WORD = b'data: {"choices": [{"index": 0, "delta": {"content": "The"}}]}\n\n'
+START = b'event: message_start\ndata: {"type": "message_start", "message": {}}\n\n'
+ANTHROPIC = b'event: content_block_delta\ndata: {"type": "content_block_delta"}\n\n'
+RESPONSES = b'data: {"type": "response.output_text.delta", "delta": "The"}\n\n'
+TOOL = b'data: {"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}\r\n\r\n'
+
+
+def refused(wait: float | None) -> QueueFull:
+    return QueueFull("full", kind="batch", queued=3, limit=3, retry_after=wait)
+
+
+@pytest.mark.parametrize("event", [WORD, ANTHROPIC, RESPONSES, TOOL])
+def test_an_event_that_carries_a_token_is_the_first_token(event: bytes) -> None:
+    first = FirstDelta()
+
+    assert not first.feed(b": keep-alive\n\n" + ROLE + START)
+    assert first.feed(event)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ROLE,
+        START,
+        b"data: [DONE]\n\n",
+        b'data: {"choices": [], "note": "delta"}\n\n',
+        b'data: {"choices": [{"delta": {}}]}\n\n',
+        b'data: "delta"\n\n',
+        b'data: {"delta"\n\n',
+        b'data: {"choices": [null, {"delta": null}]}\n\n',
+        b"deltas come later\n\n",
+    ],
+)
+def test_what_carries_no_token_is_none(event: bytes) -> None:
+    assert not FirstDelta().feed(event)
+
+
+@given(st.integers(1, 60))
+def test_the_first_token_is_found_however_the_bytes_are_cut(size: int) -> None:
+    whole, first = ROLE + START + WORD, FirstDelta()
+
+    seen = [first.feed(whole[at : at + size]) for at in range(0, len(whole), size)]
+
+    assert seen.index(True) * size + size >= len(whole) - 1 - size
+    assert not any(seen[:-2])
+
+
+def test_a_line_without_an_end_is_given_up_on() -> None:
+    first = FirstDelta()
+
+    for _ in range(17):
+        first.feed(b"x" * (1 << 16))
+
+    assert not first.feed(b"\n" + WORD)
+
+
+def test_a_compressed_stream_or_a_document_is_not_searched() -> None:
+    assert is_event_stream({"content-type": "text/event-stream; charset=utf-8"})
+    assert not is_event_stream({"content-type": "text/event-stream", "content-encoding": "gzip"})
+    assert not is_event_stream({"content-type": "application/json"})
+    assert not is_event_stream({})
+
+
+@pytest.mark.parametrize(
+    "headers,seconds",
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "7", "retry-after-ms": "1500"}, 1.5),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:01 GMT"}, 0.0),
+    ],
+)
+def test_the_wait_a_server_asks_for_is_read_in_each_of_its_forms(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert retry_after(headers, lambda: 10.0) == seconds
+
+
+@given(st.text())
+def test_no_word_of_a_server_raises(word: str) -> None:
+    asked = retry_after({"retry-after": word, "retry-after-ms": word}, lambda: 0.0)
+
+    assert asked is None or 0 <= asked < math.inf
+
+
+@pytest.mark.parametrize("wait,header", [(0.2, "1"), (2.1, "3"), (None, None), (math.inf, None)])
+def test_a_refusal_says_when_to_come_back_in_whole_seconds(wait: float | None, header: str | None) -> None:
+    headers = refusal_headers(refused(wait))
+
+    assert headers.get("retry-after") == header
+    assert headers["x-should-retry"] == "false"
+
+
+def test_a_refusal_has_the_shape_of_an_error_of_both_apis() -> None:
+    body = json.loads(refusal_body(refused(1.0)))
+
+    assert body["type"] == "error"
+    assert body["error"]["code"] == "QueueFull"
+    assert "full" in body["error"]["message"]
