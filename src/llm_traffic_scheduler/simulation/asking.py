@@ -57,7 +57,8 @@ def question_of(options: argparse.Namespace) -> tuple[Question, list[str]]:
     batch, batch_source = batch_of(options)
     choice, seed = BACKENDS[options.backend or "a100"], options.seed or 0
     healthy = partial(choice.make, seed)
-    backend, fault = _with_fault(options, healthy, span)
+    held = _fault_time(options, span)
+    backend, fault = _with_fault(options, healthy, held)
     question = Question(
         interactive=traffic,
         span=span,
@@ -66,6 +67,7 @@ def question_of(options: argparse.Namespace) -> tuple[Question, list[str]]:
         target=partial(_target, options),
         backend=backend,
         healthy=healthy,
+        fault=held,
         most_tokens=choice.most_tokens,
         max_concurrency=_or(options.max_concurrency, 128),
         batch_max=_or(options.batch_max, 64),
@@ -97,14 +99,20 @@ def _traffic(options: argparse.Namespace) -> tuple[Traffic, float, str]:
     return traffic, span, name
 
 
-def _with_fault(
-    options: argparse.Namespace, healthy: Callable[[], Backend], span: float
-) -> tuple[Callable[[], Backend], str]:
+def _fault_time(options: argparse.Namespace, span: float) -> tuple[float, float] | None:
     if options.fault is None:
+        return None
+    _, start, until = options.fault
+    return (0.5 * span, 0.6 * span) if start is None else (start, until)
+
+
+def _with_fault(
+    options: argparse.Namespace, healthy: Callable[[], Backend], held: tuple[float, float] | None
+) -> tuple[Callable[[], Backend], str]:
+    if held is None:
         return healthy, ""
-    name, start, until = options.fault
-    start, until = (0.5 * span, 0.6 * span) if start is None else (start, until)
-    about, make = FAULTS[name]
+    about, make = FAULTS[options.fault[0]]
+    start, until = held
     text = f"Fault from {start:g} s to {until:g} s, not in the pass without batch: {about}."
     return lambda: make(healthy(), start=start, until=until), text
 

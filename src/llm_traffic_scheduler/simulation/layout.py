@@ -3,6 +3,7 @@
 Floor: fourth. Pure.
 """
 
+import re
 import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
@@ -34,6 +35,15 @@ def table_line(cells: Sequence[str], widths: Sequence[int]) -> str:
     """One line of a table: the first cell to the left, the others to the right."""
     name, *others = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
     return f"{name.strip():<{widths[0]}}{''.join(others)}"
+
+
+def rounded(text: str) -> str:
+    """`text` with its decimal fractions at 3 significant digits; whole numbers stay as they are."""
+    return re.sub(r"\d+\.\d+(?:e[+-]?\d+)?", lambda number: _short(float(number[0])), text)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def bars(limits: Sequence[tuple[float, int]], low: int, high: int) -> str:

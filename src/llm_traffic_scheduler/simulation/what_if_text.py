@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from .layout import bars, change, paragraph, table_line, title
+from .layout import bars, change, paragraph, rounded, table_line, title
 from .results import RunResult
 from .what_if import Answer
 
@@ -23,7 +23,7 @@ def answer_text(answer: Answer, sources: Sequence[str]) -> str:
     rules = (
         *sources,
         "Simulated: good for ranking policies, not for absolute figures.",
-        f"This scheduler: {answer.policy}, cap {question.max_concurrency}, batch {question.batch_min} to"
+        f"This scheduler: {rounded(answer.policy)}, cap {question.max_concurrency}, batch {question.batch_min} to"
         f" {question.batch_max}, window {question.window:g} s. Judged by interactive calls within"
         f" {answer.target:.2f} s; those that fail or do not end are misses.",
     )

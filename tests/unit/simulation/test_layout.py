@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_traffic_scheduler.simulation.layout import bars, change, paragraph, plain, table_line, title
+from llm_traffic_scheduler.simulation.layout import bars, change, paragraph, plain, rounded, table_line, title
 
 
 def test_a_paragraph_hangs_from_its_first_words() -> None:
@@ -39,3 +39,9 @@ def test_a_change_is_said_in_per_cent(value: float, reference: float, text: str)
 
 def test_a_title_is_underlined() -> None:
     assert title("So") == "\nSo\n=="
+
+
+def test_fractions_are_rounded_and_whole_numbers_are_not() -> None:
+    policy = "Law(a=20.907311361251573, b=1.0, c=12345, d=None, e=0.00123456, f=12345.678, g=1.5e-07)"
+
+    assert rounded(policy) == "Law(a=20.9, b=1, c=12345, d=None, e=0.00123, f=12346, g=1.5e-07)"

@@ -134,7 +134,7 @@ def test_the_report_fits_a_terminal_and_has_every_arm_in_a_row() -> None:
     for name in ("no batch at all", *answered().arms):
         assert sum(line.startswith(name + " ") for line in lines) == 1
     assert lines[3:5] == ["Interactive: made up.", "Batch: endless."]
-    assert f"AdaptivePolicy(p95_target={answered().target:g})" in text
+    assert f"AdaptivePolicy(p95_target={answered().target:.3g})" in text
 
 
 def test_what_failed_or_never_ended_is_said_and_is_a_miss() -> None:
