@@ -51,7 +51,8 @@ def batch_of(options: argparse.Namespace) -> tuple[tuple[CallLength, ...], str]:
 def question_of(options: argparse.Namespace) -> tuple[Question, list[str]]:
     """The question, and in words what it is about.
 
-    Raises: `TraceError` for a file that cannot be used, `ConfigError` for a shape that cannot be.
+    Raises: `TraceError` for a file that cannot be used, `ConfigError` for a shape that cannot be, or for a fault after
+    the end.
     """
     traffic, span, source = _traffic(options)
     batch, batch_source = batch_of(options)
@@ -102,8 +103,15 @@ def _traffic(options: argparse.Namespace) -> tuple[Traffic, float, str]:
 def _fault_time(options: argparse.Namespace, span: float) -> tuple[float, float] | None:
     if options.fault is None:
         return None
-    _, start, until = options.fault
-    return (0.5 * span, 0.6 * span) if start is None else (start, until)
+    name, start, until = options.fault
+    if start is None:
+        start, until = 0.5 * span, 0.6 * span
+    if not start < span:
+        # Said of a fault that nobody meets, its figures would be read as if all had survived it.
+        raise ConfigError(
+            f"--fault {name} begins at {start:g} s, but the simulated time ends at {span:g} s: let it begin before that"
+        )
+    return start, until
 
 
 def _with_fault(
