@@ -14,6 +14,7 @@ from .what_if import Answer
 
 __all__ = ["answer_json", "answer_remarks", "answer_text"]
 
+_LOST: Final = "more than 5 % of the interactive calls fail or never end"
 _WIDTHS: Final = (30, 8, 8, 8, 9, 7, 7, 8, 9, 6)
 
 
@@ -47,15 +48,12 @@ def answer_remarks(answer: Answer) -> list[str]:
     ours, unscheduled = answer.ours, answer.arms["no scheduler"]
     p95, alone, target = ours.interactive.p95, answer.alone.interactive.p95, answer.target
     name, hindsight = list(answer.arms.items())[-2]
-    kept = "within" if p95 <= target else "over"
     remarks = [
-        f"Interactive P95 with this scheduler is {_seconds(p95)}, {kept} the {target:.1f} s it is judged by;"
-        f" {_share(ours.within(target))} of the calls are within."
+        f"{_judged(p95, target)}; {_share(ours.within(target))} of the calls are within."
         + _losses(ours)
         + f" Never more than {ours.peak_at_server} calls at the backend, cap {answer.question.max_concurrency}.",
-        f"Against no scheduler: P95 is {_multiple(p95, alone)} in place of"
-        f" {_multiple(unscheduled.interactive.p95, alone)} what it is without batch, and batch gets"
-        f" {_ratio(ours.goodput, unscheduled.goodput):.2f} x its tokens.",
+        f"Against no scheduler: {_gain(p95, unscheduled.interactive.p95, alone)}, and"
+        f" {_price(ours.goodput, unscheduled.goodput)}.",
     ]
     if math.isfinite(p95) and math.isfinite(hindsight.interactive.p95):
         remarks.append(
@@ -65,7 +63,8 @@ def answer_remarks(answer: Answer) -> list[str]:
             " beforehand."
         )
     if alone > target:
-        remarks.append(f"Without any batch work P95 is {_seconds(alone)} already: no policy keeps {target:.1f} s.")
+        already = f"P95 is {_seconds(alone)}" if math.isfinite(alone) else _LOST
+        remarks.append(f"Without any batch work {already} already: no policy keeps {target:.1f} s.")
     if answer.alone.peak_at_server > answer.question.max_concurrency:
         remarks.append(
             f"Without any batch work up to {answer.alone.peak_at_server:,} interactive calls are at the backend at"
@@ -138,6 +137,36 @@ def _row(answer: Answer, name: str, run: RunResult) -> tuple[str, ...]:
 def _heads(widths: Sequence[int]) -> tuple[int, ...]:
     """Widths of the line above: one for the three latencies, one for the three multiples."""
     return widths[0], sum(widths[1:4]), sum(widths[4:7]), *widths[7:]
+
+
+def _judged(p95: float, target: float) -> str:
+    if not math.isfinite(p95):
+        return f"With this scheduler {_LOST}, so that P95 is over the {target:.1f} s it is judged by"
+    kept = "within" if p95 <= target else "over"
+    return f"Interactive P95 with this scheduler is {_seconds(p95)}, {kept} the {target:.1f} s it is judged by"
+
+
+def _gain(ours: float, unscheduled: float, alone: float) -> str:
+    """Both P95s as multiples of the one without batch, as far as they are finite."""
+    if math.inf == ours == unscheduled:
+        return f"with and without it {_LOST}"
+    if not math.isfinite(unscheduled):
+        return f"P95 is {_p95(ours, alone)}, where without a scheduler {_LOST}"
+    if not math.isfinite(ours):
+        return f"{_LOST}, where without a scheduler P95 is {_p95(unscheduled, alone)}"
+    if not 0 < alone < math.inf:
+        return f"P95 is {_seconds(ours)} in place of {_seconds(unscheduled)}"
+    return f"P95 is {_multiple(ours, alone)} in place of {_multiple(unscheduled, alone)} what it is without batch"
+
+
+def _p95(value: float, alone: float) -> str:
+    return f"{_multiple(value, alone)} what it is without batch" if 0 < alone < math.inf else _seconds(value)
+
+
+def _price(ours: float, unscheduled: float) -> str:
+    if not unscheduled:
+        return f"batch gets {ours:,.0f} tokens/s in place of none"
+    return f"batch gets {ours / unscheduled:.2f} x its tokens"
 
 
 def _losses(run: RunResult) -> str:

@@ -147,6 +147,45 @@ def test_what_failed_or_never_ended_is_said_and_is_a_miss() -> None:
     assert answer.ours.within(answer.target) < 0.4
 
 
+LOST = "more than 5 % of the interactive calls fail or never end"
+
+
+@pytest.mark.parametrize(
+    "ours, unscheduled, alone, said",
+    [
+        (4.0, 10.0, 2.0, "Against no scheduler: P95 is 2.0 x in place of 5.0 x what it is without batch, and"),
+        (4.0, math.inf, 2.0, f"P95 is 2.0 x what it is without batch, where without a scheduler {LOST}, and"),
+        (4.0, math.inf, math.inf, f"P95 is 4.0 s, where without a scheduler {LOST}, and"),
+        (math.inf, 10.0, 2.0, f": {LOST}, where without a scheduler P95 is 5.0 x what it is without batch, and"),
+        (math.inf, 10.0, math.inf, f": {LOST}, where without a scheduler P95 is 10.0 s, and"),
+        (math.inf, math.inf, 2.0, f"Against no scheduler: with and without it {LOST}, and"),
+        (4.0, 10.0, math.inf, "Against no scheduler: P95 is 4.0 s in place of 10.0 s, and"),
+    ],
+)
+def test_remarks_have_words_for_what_is_infinite(ours: float, unscheduled: float, alone: float, said: str) -> None:
+    answer = made_up(ours, unscheduled, alone)
+
+    judged, gain, *others = answer_remarks(answer)
+    assert said in gain
+    assert judged.startswith(f"With this scheduler {LOST}, so" if ours == math.inf else "Interactive P95 with this")
+    assert any(f"Without any batch work {LOST} already" in other for other in others) == (alone == math.inf)
+    assert not any(word in " ".join([judged, gain, *others]) for word in ("is never", "inf", " - "))
+
+
+def made_up(ours: float, unscheduled: float, alone: float) -> Answer:
+    """As `answered`, with other latencies; batch gets nothing without a scheduler."""
+    answer = answered()
+    without = replace(answer.arms["no scheduler"], latencies=(unscheduled,) * 50, batch=())
+    arms = {**answer.arms, "no scheduler": without, "this scheduler": replace(answer.ours, latencies=(ours,) * 50)}
+    return replace(answer, alone=replace(answer.alone, latencies=(alone,) * 50), arms=arms)
+
+
+def test_batch_tokens_beside_none_are_no_multiple() -> None:
+    remark = answer_remarks(made_up(4.0, 10.0, 2.0))[1]
+
+    assert remark.endswith(f"batch gets {answered().ours.goodput:,.0f} tokens/s in place of none.")
+
+
 def test_a_target_that_not_even_the_traffic_alone_keeps_is_named() -> None:
     answer = what_if(replace(QUESTION, policy=lambda p95: FixedPolicy(2), target=lambda p95: p95 / 2))
 
