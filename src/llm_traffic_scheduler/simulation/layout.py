@@ -32,9 +32,10 @@ def paragraph(text: str, first: str = "", hang: int | None = None) -> list[str]:
 
 
 def table_line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """One line of a table: the first cell to the left, the others to the right."""
-    name, *others = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-    return f"{name.strip():<{widths[0]}}{''.join(others)}"
+    """One line of a table: the first cell to the left, the others to the right; a blank between, however wide."""
+    name, *others = cells
+    columns = (f" {cell:>{width - 1}}" for cell, width in zip(others, widths[1:], strict=True))
+    return f"{name:<{widths[0]}}{''.join(columns)}"
 
 
 def rounded(text: str) -> str:

@@ -15,6 +15,7 @@ from .what_if import Answer
 __all__ = ["answer_json", "answer_remarks", "answer_text"]
 
 _LOST: Final = "more than 5 % of the interactive calls fail or never end"
+_WIDE: Final = 100  # from here on a column has no room for a fraction, and nobody needs it
 _WIDTHS: Final = (30, 8, 8, 8, 9, 7, 7, 8, 9, 6)
 
 
@@ -185,12 +186,16 @@ def _finite(value: float) -> float | None:
 def _seconds(value: float) -> str:
     if not math.isfinite(value):
         return "never"
-    return f"{value:,.1f} s" if value >= 1 else f"{value * 1e3:,.0f} ms"
+    if value < 1:
+        return f"{value * 1e3:,.0f} ms"
+    return f"{value:,.1f} s" if value < _WIDE else f"{value:,.0f} s"
 
 
 def _multiple(value: float, reference: float) -> str:
     ratio = _ratio(value, reference)
-    return f"{ratio:,.1f} x" if math.isfinite(ratio) else "-"
+    if not math.isfinite(ratio):
+        return "-"
+    return f"{ratio:,.1f} x" if ratio < _WIDE else f"{ratio:,.0f} x"
 
 
 def _share(value: float) -> str:

@@ -18,6 +18,10 @@ def test_a_line_of_a_table_has_its_name_to_the_left() -> None:
     assert table_line(("name", "1", "22"), (8, 4, 4)) == "name       1  22"
 
 
+def test_cells_that_fill_their_columns_keep_a_blank_between() -> None:
+    assert table_line(("long name", "656.2 x", "1,161.1 x"), (8, 7, 7)) == "long name 656.2 x 1,161.1 x"
+
+
 def test_bars_show_the_mean_of_each_stretch_between_the_bounds() -> None:
     limits = [(0.5 * step, 1 if step < 48 else 8) for step in range(96)]
 

@@ -180,6 +180,13 @@ def made_up(ours: float, unscheduled: float, alone: float) -> Answer:
     return replace(answer, alone=replace(answer.alone, latencies=(alone,) * 50), arms=arms)
 
 
+def test_large_multiples_and_latencies_keep_their_columns() -> None:
+    row = next(line for line in answer_text(made_up(1234.5, 10.0, 2.0), []).splitlines() if line.startswith("this s"))
+
+    assert row.split()[2:14] == ["1,234", "s"] * 3 + ["617", "x"] * 3
+    assert len(row) == 100
+
+
 def test_batch_tokens_beside_none_are_no_multiple() -> None:
     remark = answer_remarks(made_up(4.0, 10.0, 2.0))[1]
 
