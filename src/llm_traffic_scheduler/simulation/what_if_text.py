@@ -55,6 +55,7 @@ def answer_remarks(answer: Answer) -> list[str]:
         + f" Never more than {ours.peak_at_server} calls at the backend, cap {answer.question.max_concurrency}.",
         f"Against no scheduler: {_gain(p95, unscheduled.interactive.p95, alone)}, and"
         f" {_price(ours.goodput, unscheduled.goodput)}.",
+        *_batch_losses(answer),
     ]
     if math.isfinite(p95) and math.isfinite(hindsight.interactive.p95):
         remarks.append(
@@ -173,6 +174,16 @@ def _price(ours: float, unscheduled: float) -> str:
 def _losses(run: RunResult) -> str:
     parts = [f"{count:,} {what}" for count, what in ((run.failed, "failed"), (run.unfinished, "never ended")) if count]
     return f" {' and '.join(parts)}." if parts else ""
+
+
+def _batch_losses(answer: Answer) -> list[str]:
+    """Arms in which batch calls failed: their tokens per second alone would look as if nothing had."""
+    failed = [
+        f"{run.batch_failed:,} of {run.batch_failed + len(run.batch):,} with {name}"
+        for name, run in answer.arms.items()
+        if run.batch_failed
+    ]
+    return [f"Batch calls that failed, their tokens not counted: {', '.join(failed)}."] if failed else []
 
 
 def _ratio(value: float, reference: float) -> float:

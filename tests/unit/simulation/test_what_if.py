@@ -187,6 +187,18 @@ def test_large_multiples_and_latencies_keep_their_columns() -> None:
     assert len(row) == 100
 
 
+def test_batch_calls_that_failed_are_counted_for_each_arm_that_has_some() -> None:
+    answer = answered()
+    lossy = replace(answer.arms["no scheduler"], batch_failed=1234)
+    total = len(lossy.batch) + 1234
+
+    remarks = answer_remarks(replace(answer, arms={**answer.arms, "no scheduler": lossy}))
+
+    said = f"Batch calls that failed, their tokens not counted: 1,234 of {total:,} with no scheduler."
+    assert said in remarks
+    assert not any("failed" in remark for remark in answer_remarks(answer))
+
+
 def test_batch_tokens_beside_none_are_no_multiple() -> None:
     remark = answer_remarks(made_up(4.0, 10.0, 2.0))[1]
 
