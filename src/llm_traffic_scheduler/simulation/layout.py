@@ -13,6 +13,7 @@ _WIDTH: Final = 100
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII: Final = ".:-=+*#@"
 _SKETCH_COLUMNS: Final = 48
+_FEW: Final = 20  # of fewer calls the nearest rank of 95 % is the last one
 
 
 def plain(text: str) -> str:
@@ -41,6 +42,14 @@ def table_line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def rounded(text: str) -> str:
     """`text` with its decimal fractions at 3 significant digits; whole numbers stay as they are."""
     return re.sub(r"\d+\.\d+(?:e[+-]?\d+)?", lambda number: _short(float(number[0])), text)
+
+
+def few_calls(count: int) -> list[str]:
+    """What to say of figures that come from `count` interactive calls; nothing where they are enough."""
+    if count >= _FEW:
+        return []
+    calls = f"{count} interactive call{'' if count == 1 else 's'}"
+    return [f"From only {calls}: below {_FEW}, P95 is the slowest of them, and a single call decides."]
 
 
 def _short(value: float) -> str:

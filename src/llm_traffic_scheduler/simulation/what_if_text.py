@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from .layout import bars, change, paragraph, rounded, table_line, title
+from .layout import bars, change, few_calls, paragraph, rounded, table_line, title
 from .results import RunResult
 from .what_if import Answer
 
@@ -50,6 +50,7 @@ def answer_remarks(answer: Answer) -> list[str]:
     p95, alone, target = ours.interactive.p95, answer.alone.interactive.p95, answer.target
     name, hindsight = list(answer.arms.items())[-2]
     remarks = [
+        *few_calls(min(len(run.latencies) for run in _all(answer).values())),
         f"{_judged(p95, target)}; {_share(ours.within(target))} of the calls are within."
         + _losses(ours)
         + f" Never more than {ours.peak_at_server} calls at the backend, cap {answer.question.max_concurrency}.",

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from llm_traffic_scheduler.simulation.layout import bars, change, paragraph, plain, rounded, table_line, title
+from llm_traffic_scheduler.simulation.layout import (
+    bars,
+    change,
+    few_calls,
+    paragraph,
+    plain,
+    rounded,
+    table_line,
+    title,
+)
 
 
 def test_a_paragraph_hangs_from_its_first_words() -> None:
@@ -39,6 +48,14 @@ def test_bars_survive_bounds_that_are_one() -> None:
 )
 def test_a_change_is_said_in_per_cent(value: float, reference: float, text: str) -> None:
     assert change(value, reference, "higher", "lower") == text
+
+
+def test_below_twenty_calls_a_p95_is_the_slowest_and_that_is_said() -> None:
+    assert few_calls(20) == []
+    assert few_calls(19) == [
+        "From only 19 interactive calls: below 20, P95 is the slowest of them, and a single call decides."
+    ]
+    assert few_calls(1)[0].startswith("From only 1 interactive call: ")
 
 
 def test_a_title_is_underlined() -> None:

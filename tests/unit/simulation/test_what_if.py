@@ -199,6 +199,14 @@ def test_batch_calls_that_failed_are_counted_for_each_arm_that_has_some() -> Non
     assert not any("failed" in remark for remark in answer_remarks(answer))
 
 
+def test_figures_from_a_handful_of_calls_say_so() -> None:
+    answer = answered()
+    few = replace(answer, arms={**answer.arms, "no scheduler": replace(answer.ours, latencies=(1.0,) * 19)})
+
+    assert answer_remarks(few)[0].startswith("From only 19 interactive calls: below 20")
+    assert not any("only" in remark for remark in answer_remarks(answer))
+
+
 def test_batch_tokens_beside_none_are_no_multiple() -> None:
     remark = answer_remarks(made_up(4.0, 10.0, 2.0))[1]
 
