@@ -4,6 +4,8 @@ python examples/explain.py        a moment: its fifteen minutes pass in virtual 
 """
 
 import asyncio
+import os
+import sys
 
 from llm_traffic_scheduler import TrafficScheduler
 from llm_traffic_scheduler.testing import run_virtual
@@ -45,4 +47,9 @@ async def afternoon() -> None:
 
 
 if __name__ == "__main__":
-    run_virtual(afternoon())
+    try:
+        run_virtual(afternoon())
+        sys.stdout.flush()
+    except* BrokenPipeError:
+        # Whoever read it has seen enough; without this Python complains once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

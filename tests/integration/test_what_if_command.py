@@ -75,6 +75,8 @@ def test_a_shape_with_a_fault_is_drawn_too_though_calls_never_end(tmp_path: Path
         (["--shape", "sparse", "--span", "5"], "no call comes in this span: raise the rate, or span"),
         (["--shape", "steady", "--rate", "1e9"], "about 600,000,000,000 calls are too many"),
         (["--shape", "steady", "--fault", "hung:9-8"], "argument --fault: times must be two numbers"),
+        (["--shape", "steady", "--span", "60", "--fault", "hung:300-360"], "the simulated time ends at 60 s"),
+        (["--trace", "{trace}", "--fault", "hung:300-360"], "the simulated time ends at 59.5 s"),
     ],
 )
 def test_what_cannot_be_used_is_one_line_and_status_2(trace: Path, arguments: list[str], message: str) -> None:

@@ -51,13 +51,15 @@ def batch_of(options: argparse.Namespace) -> tuple[tuple[CallLength, ...], str]:
 def question_of(options: argparse.Namespace) -> tuple[Question, list[str]]:
     """The question, and in words what it is about.
 
-    Raises: `TraceError` for a file that cannot be used, `ConfigError` for a shape that cannot be.
+    Raises: `TraceError` for a file that cannot be used, `ConfigError` for a shape that cannot be, or for a fault after
+    the end.
     """
     traffic, span, source = _traffic(options)
     batch, batch_source = batch_of(options)
     choice, seed = BACKENDS[options.backend or "a100"], options.seed or 0
     healthy = partial(choice.make, seed)
-    backend, fault = _with_fault(options, healthy, span)
+    held = _fault_time(options, span)
+    backend, fault = _with_fault(options, healthy, held)
     question = Question(
         interactive=traffic,
         span=span,
@@ -66,6 +68,7 @@ def question_of(options: argparse.Namespace) -> tuple[Question, list[str]]:
         target=partial(_target, options),
         backend=backend,
         healthy=healthy,
+        fault=held,
         most_tokens=choice.most_tokens,
         max_concurrency=_or(options.max_concurrency, 128),
         batch_max=_or(options.batch_max, 64),
@@ -97,14 +100,27 @@ def _traffic(options: argparse.Namespace) -> tuple[Traffic, float, str]:
     return traffic, span, name
 
 
-def _with_fault(
-    options: argparse.Namespace, healthy: Callable[[], Backend], span: float
-) -> tuple[Callable[[], Backend], str]:
+def _fault_time(options: argparse.Namespace, span: float) -> tuple[float, float] | None:
     if options.fault is None:
-        return healthy, ""
+        return None
     name, start, until = options.fault
-    start, until = (0.5 * span, 0.6 * span) if start is None else (start, until)
-    about, make = FAULTS[name]
+    if start is None:
+        start, until = 0.5 * span, 0.6 * span
+    if not start < span:
+        # Said of a fault that nobody meets, its figures would be read as if all had survived it.
+        raise ConfigError(
+            f"--fault {name} begins at {start:g} s, but the simulated time ends at {span:g} s: let it begin before that"
+        )
+    return start, until
+
+
+def _with_fault(
+    options: argparse.Namespace, healthy: Callable[[], Backend], held: tuple[float, float] | None
+) -> tuple[Callable[[], Backend], str]:
+    if held is None:
+        return healthy, ""
+    about, make = FAULTS[options.fault[0]]
+    start, until = held
     text = f"Fault from {start:g} s to {until:g} s, not in the pass without batch: {about}."
     return lambda: make(healthy(), start=start, until=until), text
 

@@ -3,6 +3,7 @@
 Floor: fourth. Pure.
 """
 
+import re
 import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,6 +13,7 @@ _WIDTH: Final = 100
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII: Final = ".:-=+*#@"
 _SKETCH_COLUMNS: Final = 48
+_FEW: Final = 20  # of fewer calls the nearest rank of 95 % is the last one
 
 
 def plain(text: str) -> str:
@@ -31,9 +33,27 @@ def paragraph(text: str, first: str = "", hang: int | None = None) -> list[str]:
 
 
 def table_line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """One line of a table: the first cell to the left, the others to the right."""
-    name, *others = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-    return f"{name.strip():<{widths[0]}}{''.join(others)}"
+    """One line of a table: the first cell to the left, the others to the right; a blank between, however wide."""
+    name, *others = cells
+    columns = (f" {cell:>{width - 1}}" for cell, width in zip(others, widths[1:], strict=True))
+    return f"{name:<{widths[0]}}{''.join(columns)}"
+
+
+def rounded(text: str) -> str:
+    """`text` with its decimal fractions at 3 significant digits; whole numbers stay as they are."""
+    return re.sub(r"\d+\.\d+(?:e[+-]?\d+)?", lambda number: _short(float(number[0])), text)
+
+
+def few_calls(count: int) -> list[str]:
+    """What to say of figures that come from `count` interactive calls; nothing where they are enough."""
+    if count >= _FEW:
+        return []
+    calls = f"{count} interactive call{'' if count == 1 else 's'}"
+    return [f"From only {calls}: below {_FEW}, P95 is the slowest of them, and a single call decides."]
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def bars(limits: Sequence[tuple[float, int]], low: int, high: int) -> str:

@@ -22,9 +22,12 @@ is done, beside the same traffic without batch, no scheduler, a semaphore, a fix
 kinds, and the fixed split at the policy's mean, which nobody knows beforehand. The backend is simulated;
 with a trace or a shape the clock is too.
 
-without arguments    two small scenarios and a verdict, in real time, about 20 seconds
---trace FILE alone   the pressure law, its threshold 2.5 x the P95 that a first pass measures without batch
-anything more        what that policy would have done"""
+without arguments: two small scenarios and a verdict, in real time, about 20 seconds
+--trace FILE and no option of the group "policy" below (--speed, --until, --batch, --json and --plot may come with
+  it): a replay of the pressure law, its threshold 2.5 x the P95 that a first pass measures without batch
+--trace FILE and any option of the group "policy": a what-if, what that policy would have done; where --policy is left
+  out, that is adaptive
+--shape NAME: always a what-if"""
 _FILES: Final = """\
 columns of --trace, told apart by the header; more columns do no harm:
   TIMESTAMP, ContextTokens, GeneratedTokens      as in Azure's public traces of LLM inference
@@ -84,7 +87,9 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_policy(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--policy", choices=POLICIES, metavar="NAME", help="names below (adaptive)")
+    group.add_argument(
+        "--policy", choices=POLICIES, metavar="NAME", help="names below; left out: adaptive in a what-if (above)"
+    )
     group.add_argument(
         "--p95-target",
         type=above_zero,

@@ -5,6 +5,7 @@ Colours: those of Okabe and Ito, which colour-blind readers can tell apart; an a
 """
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from .arms import OURS
+from .layout import rounded
 from .recording import ArmRun, CallRecord, Latency
 from .replay import Replay
 from .results import RunResult
@@ -28,7 +30,11 @@ from .what_if import Answer
 INK: Final = "#333333"
 _BATCH: Final = "#9ecae1"
 _INTERACTIVE: Final = "#08306b"
+_FAULT: Final = "#fbdcd0"
 _BINS: Final = 120
+_TITLE_COLUMNS: Final = 132
+_NOTE_COLUMNS: Final = 64  # below a panel on the right
+_LABEL_GAP: Final = 0.05  # of a panel's height, between the names of two points
 _MANY_SAMPLES: Final = 1000
 _MANY_CALLS: Final = 1000  # from here on the tail is worth a logarithmic axis
 
@@ -56,6 +62,7 @@ class _Limits:
     low: int
     high: int
     p95_threshold: float
+    fault: tuple[float, float] | None = None
 
 
 def draw_replay(result: Replay, path: str | Path) -> None:
@@ -72,22 +79,23 @@ def draw_replay(result: Replay, path: str | Path) -> None:
 
 
 def draw_answer(answer: Answer, path: str | Path) -> None:
-    """Write the picture of a what-if: calls that have ended, as in a replay."""
+    """Write the picture of a what-if, with the fault's time; calls that failed or never ended take for ever."""
     runs = {"no batch at all": answer.alone, **answer.arms}
-    arms = [_ended(name, run) for name, run in runs.items()]
+    arms = [_arm_run(name, run) for name, run in runs.items()]
     question, target = answer.question, answer.target
-    title = f"{answer.policy}: {len(answer.alone.arrivals):,} interactive calls beside an endless batch backlog"
+    calls = f"{len(answer.alone.arrivals):,} interactive calls beside an endless batch backlog"
+    title = f"{rounded(answer.policy)}: {calls}"
     figure, timeline, side = _canvas(f"{title} (simulated)", 2)
-    _draw_timeline(timeline, arms, _Limits(question.batch_min, question.batch_max, target))
+    _draw_timeline(timeline, arms, _Limits(question.batch_min, question.batch_max, target, question.fault))
     _draw_distribution(side[0], arms, target)
     side[0].set_title("how long interactive calls take", loc="left")
     _draw_trade_off(side[1], [(arm, run.goodput) for arm, run in zip(arms, runs.values(), strict=True)])
     _finish(figure, arms, path)
 
 
-def _ended(name: str, run: RunResult) -> ArmRun:
+def _arm_run(name: str, run: RunResult) -> ArmRun:
     pairs = zip(run.arrivals, run.latencies, strict=True)
-    calls = tuple(CallRecord("interactive", at, at + seconds) for at, seconds in pairs if seconds < math.inf)
+    calls = tuple(CallRecord("interactive", at, at + seconds) for at, seconds in pairs)
     return ArmRun(name, calls, run.samples, run.peak_at_server)
 
 
@@ -104,7 +112,7 @@ def draw_scenarios(runs: Sequence[ScenarioRun], path: str | Path) -> None:
 
 def _canvas(title: str, side_panels: int) -> tuple[Figure, list[Axes], list[Axes]]:
     figure = Figure(figsize=(15, 10), layout="constrained")
-    figure.suptitle(title, fontsize=14, x=0.01, ha="left", color=INK)
+    figure.suptitle(textwrap.fill(title, _TITLE_COLUMNS), fontsize=14, x=0.01, ha="left", color=INK)
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.7, 1), wspace=0.03)[0]
     timeline = list(left.subplots(4, 1, sharex=True, height_ratios=(1.6, 1, 1, 1)))
     side = list(right.subplots(side_panels, 1, squeeze=False)[:, 0])
@@ -125,15 +133,7 @@ def _draw_timeline(panels: Sequence[Axes], arms: Sequence[ArmRun], limits: _Limi
     ours = arms[-1]
     end = max(sample.time for sample in ours.samples)
     unit, unit_name = _time_unit(end)
-    for arm in arms:
-        style = _style(arm)
-        times, values = _p95_over_time(arm.of_kind("interactive"), end)
-        latency.plot([time / unit for time in times], values, color=style.colour, lw=style.width, ls=style.dashes)
-    _threshold(latency.axhline, limits.p95_threshold)
-    latency.set_yscale("log")
-    _label_seconds(latency.yaxis, *latency.get_ylim())
-    latency.set_ylabel("P95 by time of arrival")
-    latency.set_title("interactive latency", loc="left")
+    _draw_p95(latency, arms, limits.p95_threshold, end, unit)
     _draw_running(running, ours, unit)
     steered = [(sample.time / unit, sample.steering) for sample in ours.samples if sample.steering]
     times = [time for time, _ in steered]
@@ -148,6 +148,36 @@ def _draw_timeline(panels: Sequence[Axes], arms: Sequence[ArmRun], limits: _Limi
     pressure.set_ylabel("pressure")
     pressure.set_xlabel(f"time ({unit_name})")
     pressure.set_xlim(0, end / unit)
+    if limits.fault:
+        _draw_fault(panels, (limits.fault[0], min(limits.fault[1], end)), unit)
+
+
+def _draw_p95(axes: Axes, arms: Sequence[ArmRun], p95_threshold: float, end: float, unit: float) -> None:
+    """P95 of each stretch of time; a gap where no call came, and above all others a line for what is infinite."""
+    curves = [p95_over_time(arm.of_kind("interactive"), end) for arm in arms]
+    never = 2 * max([p95_threshold, *(value for curve in curves for value in curve if math.isfinite(value))])
+    edges = [part * end / _BINS / unit for part in range(_BINS + 1)]
+    for arm, curve in zip(arms, curves, strict=True):
+        style, values = _style(arm), [never if value == math.inf else value for value in curve]
+        # No line from a call to the next one: nothing was measured between them.
+        axes.stairs(values, edges, baseline=None, color=style.colour, lw=style.width, ls=style.dashes)
+    _threshold(axes.axhline, p95_threshold)
+    axes.set_yscale("log")
+    if any(math.inf in curve for curve in curves):
+        axes.set_ylim(top=1.4 * never)
+        note = axes.text(1.01, never, "never", fontsize=9, color=INK)
+        note.set(transform=axes.get_yaxis_transform(), va="center")
+    _label_seconds(axes.yaxis, *axes.get_ylim())
+    axes.set_ylabel("P95 by time of arrival")
+    axes.set_title("interactive latency", loc="left")
+
+
+def _draw_fault(panels: Sequence[Axes], fault: tuple[float, float], unit: float) -> None:
+    """The time in which a fault held, behind all that was measured."""
+    for axes in panels:
+        axes.axvspan(fault[0] / unit, fault[1] / unit, color=_FAULT, lw=0, zorder=0)
+    note = panels[0].text(sum(fault) / 2 / unit, 1.0, "fault", fontsize=9, color=INK)
+    note.set(transform=panels[0].get_xaxis_transform(), ha="center", va="bottom")
 
 
 def _draw_running(axes: Axes, arm: ArmRun, unit: float) -> None:
@@ -179,13 +209,12 @@ def _means(times: Sequence[float], values: Sequence[float]) -> tuple[list[float]
 
 
 def _draw_distribution(axes: Axes, arms: Sequence[ArmRun], p95_threshold: float) -> None:
-    """The share of interactive calls that take longer, over the time they take."""
-    count = 1
-    for arm in arms:
-        latencies = sorted(call.latency for call in arm.of_kind("interactive"))
-        count = max(count, len(latencies))
-        longer = [100 * (1 - rank / len(latencies)) for rank in range(len(latencies) + 1)]
-        steps, style = [*latencies, *latencies[-1:]], _style(arm)
+    """The share of interactive calls that take longer, over the time they take; what never ended stays above zero."""
+    latencies = [sorted(call.latency for call in arm.of_kind("interactive")) for arm in arms]
+    count = max([1, *map(len, latencies)])
+    longest = max([p95_threshold, *(seconds for each in latencies for seconds in each if seconds < math.inf)])
+    for arm, each in zip(arms, latencies, strict=True):
+        style, (steps, longer) = _style(arm), taking_longer(each, 2 * longest)
         axes.step(steps, longer, where="pre", color=style.colour, lw=style.width, ls=style.dashes)
     _threshold(axes.axvline, p95_threshold)
     axes.set_xscale("log")
@@ -199,16 +228,47 @@ def _draw_distribution(axes: Axes, arms: Sequence[ArmRun], p95_threshold: float)
     axes.set_ylabel("calls that take longer")
 
 
+def taking_longer(latencies: Sequence[float], end: float) -> tuple[list[float], list[float]]:
+    """Seconds, and the per cent of calls that take at least so long; up to `end` for calls that take for ever.
+
+    `latencies` in ascending order.
+    """
+    ended = [seconds for seconds in latencies if seconds < math.inf]
+    longer = [100 * (1 - rank / len(latencies)) for rank in range(len(ended) + 1)] if latencies else []
+    last = [end] if len(ended) < len(latencies) else ended[-1:]
+    return [*ended, *last], longer
+
+
 def _draw_trade_off(axes: Axes, rates: Iterable[tuple[ArmRun, float]]) -> None:
-    for arm, tokens in rates:
-        axes.scatter(arm.interactive.p95, tokens, s=120, color=_style(arm).colour, zorder=3, edgecolor="white")
+    points = [(arm, arm.interactive.p95, tokens) for arm, tokens in rates]
+    shown = [point for point in points if point[1] < math.inf]
+    for arm, p95, tokens in shown:
+        axes.scatter(p95, tokens, s=120, color=_style(arm).colour, zorder=3, edgecolor="white")
     axes.set_xscale("log")
-    axes.margins(x=0.1, y=0.08)
+    axes.margins(x=0.1)
+    most = max([1.0, *(tokens for _, _, tokens in points)])
+    axes.set_ylim(-0.08 * most, 1.08 * most)
     _label_seconds(axes.xaxis, *axes.get_xlim())
+    _name_points(axes, shown)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_xlabel("interactive P95")
+    # Who has no place on this axis would else seem not to have run at all.
+    absent = [f"{arm.name} ({tokens:,.0f} tokens/s)" for arm, p95, tokens in points if p95 == math.inf]
+    never = textwrap.wrap(f"P95 never: {', '.join(absent)}", _NOTE_COLUMNS) if absent else []
+    axes.set_xlabel("\n".join(("interactive P95", *never)))
     axes.set_ylabel("batch tokens per second")
     axes.set_title("what it costs: further left and higher is better", loc="left")
+
+
+def _name_points(axes: Axes, points: Iterable[tuple[ArmRun, float, float]]) -> None:
+    """The arm's name beside each point, on the side with more room, none over another."""
+    to_panel = axes.transData + axes.transAxes.inverted()
+    free = -math.inf
+    places = ((arm, *to_panel.transform((p95, tokens))) for arm, p95, tokens in points)
+    for arm, x, y in sorted(places, key=lambda place: float(place[2])):
+        free = max(free + _LABEL_GAP, float(y))
+        side, anchor = (0.025, "left") if x < 0.5 else (-0.025, "right")
+        note = axes.text(x + side, free, arm.name, fontsize=9, color=_style(arm).colour)
+        note.set(transform=axes.transAxes, ha=anchor, va="center")
 
 
 def _finish(figure: Figure, arms: Sequence[ArmRun], path: str | Path) -> None:
@@ -225,9 +285,9 @@ def _threshold(line: Callable[..., object], value: float) -> None:
 def _label_seconds(axis: Axis, low: float, high: float) -> None:
     """Labels on powers of ten, and between them where the axis spans few."""
     factor = high / low
-    axis.set_major_locator(
-        LogLocator(subs=(1.0, 2.0, 5.0) if factor < 100 else (1.0, 3.0) if factor < 1000 else (1.0,))
-    )
+    few, some, many = (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+    subs = many if factor < 8 else some if factor < 100 else few if factor < 1000 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g} s" if value >= 1 else f"{value * 1e3:g} ms"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -236,14 +296,12 @@ def _style(arm: ArmRun) -> _Style:
     return next(style for prefix, style in _STYLES if arm.name.startswith(prefix))
 
 
-def _p95_over_time(calls: Iterable[CallRecord], end: float) -> tuple[list[float], list[float]]:
-    """Mean arrival and P95 of each stretch of time in which interactive calls came."""
-    bins: list[list[CallRecord]] = [[] for _ in range(_BINS)]
+def p95_over_time(calls: Iterable[CallRecord], end: float) -> list[float]:
+    """P95 of the calls that came in each of `_BINS` equal parts of the time; NaN where none came."""
+    bins: list[list[float]] = [[] for _ in range(_BINS)]
     for call in calls:
-        bins[min(_BINS - 1, int(call.arrived / end * _BINS))].append(call)
-    filled = [part for part in bins if part]
-    times = [fmean(call.arrived for call in part) for part in filled]
-    return times, [Latency.of(call.latency for call in part).p95 for part in filled]
+        bins[min(_BINS - 1, int(call.arrived / end * _BINS))].append(call.latency)
+    return [Latency.of(part).p95 if part else math.nan for part in bins]
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:

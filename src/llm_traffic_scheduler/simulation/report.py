@@ -7,7 +7,7 @@ for another arm.
 from collections.abc import Sequence
 from typing import Final
 
-from .layout import bars, change, paragraph, table_line, title
+from .layout import bars, change, few_calls, paragraph, table_line, title
 from .recording import ArmRun, Latency
 from .replay import Replay, Setup
 from .scenarios import BATCH_MAX, BATCH_MIN, SLOTS, ScenarioRun
@@ -136,6 +136,7 @@ def replay_remarks(result: Replay) -> list[str]:
     kept = p95 <= result.p95_threshold
     share = result.batch_rates(ours)[1] / (result.batch_rates(unscheduled)[1] or 1.0)
     remarks = [
+        *few_calls(len(result.traffic)),
         f"Interactive P95 with this scheduler is {p95:.1f} s, {'within' if kept else 'over'} its threshold of"
         f" {result.p95_threshold:.1f} s; never more than {ours.peak_at_server} calls at the server, cap"
         f" {result.setup.max_concurrency}.",

@@ -38,6 +38,7 @@ class Question:
         target: likewise, the P95 that interactive calls are judged by.
         backend: makes the backend; each run has its own.
         healthy: the same for the first pass, without batch, if nothing shall go wrong in it; None: `backend`.
+        fault: from when to when `backend` is not healthy, in seconds; for pictures, nothing is steered by it.
         most_tokens: of a call that the backend can serve, prompt and answer.
         max_concurrency, batch_max, batch_min: the scheduler's bounds, in calls; the other arms get the first two.
         window: seconds over which the scheduler looks at interactive calls.
@@ -51,6 +52,7 @@ class Question:
     target: Callable[[float], float]
     backend: Callable[[], Backend] = BatchingServer
     healthy: Callable[[], Backend] | None = None
+    fault: tuple[float, float] | None = None
     most_tokens: float = A100.kv_tokens - 1
     max_concurrency: int = 128
     batch_max: int = 64

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from .layout import bars, change, paragraph, table_line, title
+from .layout import bars, change, few_calls, paragraph, rounded, table_line, title
 from .results import RunResult
 from .what_if import Answer
 
 __all__ = ["answer_json", "answer_remarks", "answer_text"]
 
+_LOST: Final = "more than 5 % of the interactive calls fail or never end"
+_WIDE: Final = 100  # from here on a column has no room for a fraction, and nobody needs it
 _WIDTHS: Final = (30, 8, 8, 8, 9, 7, 7, 8, 9, 6)
 
 
@@ -23,7 +25,7 @@ def answer_text(answer: Answer, sources: Sequence[str]) -> str:
     rules = (
         *sources,
         "Simulated: good for ranking policies, not for absolute figures.",
-        f"This scheduler: {answer.policy}, cap {question.max_concurrency}, batch {question.batch_min} to"
+        f"This scheduler: {rounded(answer.policy)}, cap {question.max_concurrency}, batch {question.batch_min} to"
         f" {question.batch_max}, window {question.window:g} s. Judged by interactive calls within"
         f" {answer.target:.2f} s; those that fail or do not end are misses.",
     )
@@ -47,15 +49,14 @@ def answer_remarks(answer: Answer) -> list[str]:
     ours, unscheduled = answer.ours, answer.arms["no scheduler"]
     p95, alone, target = ours.interactive.p95, answer.alone.interactive.p95, answer.target
     name, hindsight = list(answer.arms.items())[-2]
-    kept = "within" if p95 <= target else "over"
     remarks = [
-        f"Interactive P95 with this scheduler is {_seconds(p95)}, {kept} the {target:.1f} s it is judged by;"
-        f" {_share(ours.within(target))} of the calls are within."
+        *few_calls(min(len(run.latencies) for run in _all(answer).values())),
+        f"{_judged(p95, target)}; {_share(ours.within(target))} of the calls are within."
         + _losses(ours)
         + f" Never more than {ours.peak_at_server} calls at the backend, cap {answer.question.max_concurrency}.",
-        f"Against no scheduler: P95 is {_multiple(p95, alone)} in place of"
-        f" {_multiple(unscheduled.interactive.p95, alone)} what it is without batch, and batch gets"
-        f" {_ratio(ours.goodput, unscheduled.goodput):.2f} x its tokens.",
+        f"Against no scheduler: {_gain(p95, unscheduled.interactive.p95, alone)}, and"
+        f" {_price(ours.goodput, unscheduled.goodput)}.",
+        *_batch_losses(answer),
     ]
     if math.isfinite(p95) and math.isfinite(hindsight.interactive.p95):
         remarks.append(
@@ -65,7 +66,8 @@ def answer_remarks(answer: Answer) -> list[str]:
             " beforehand."
         )
     if alone > target:
-        remarks.append(f"Without any batch work P95 is {_seconds(alone)} already: no policy keeps {target:.1f} s.")
+        already = f"P95 is {_seconds(alone)}" if math.isfinite(alone) else _LOST
+        remarks.append(f"Without any batch work {already} already: no policy keeps {target:.1f} s.")
     if answer.alone.peak_at_server > answer.question.max_concurrency:
         remarks.append(
             f"Without any batch work up to {answer.alone.peak_at_server:,} interactive calls are at the backend at"
@@ -140,9 +142,49 @@ def _heads(widths: Sequence[int]) -> tuple[int, ...]:
     return widths[0], sum(widths[1:4]), sum(widths[4:7]), *widths[7:]
 
 
+def _judged(p95: float, target: float) -> str:
+    if not math.isfinite(p95):
+        return f"With this scheduler {_LOST}, so that P95 is over the {target:.1f} s it is judged by"
+    kept = "within" if p95 <= target else "over"
+    return f"Interactive P95 with this scheduler is {_seconds(p95)}, {kept} the {target:.1f} s it is judged by"
+
+
+def _gain(ours: float, unscheduled: float, alone: float) -> str:
+    """Both P95s as multiples of the one without batch, as far as they are finite."""
+    if math.inf == ours == unscheduled:
+        return f"with and without it {_LOST}"
+    if not math.isfinite(unscheduled):
+        return f"P95 is {_p95(ours, alone)}, where without a scheduler {_LOST}"
+    if not math.isfinite(ours):
+        return f"{_LOST}, where without a scheduler P95 is {_p95(unscheduled, alone)}"
+    if not 0 < alone < math.inf:
+        return f"P95 is {_seconds(ours)} in place of {_seconds(unscheduled)}"
+    return f"P95 is {_multiple(ours, alone)} in place of {_multiple(unscheduled, alone)} what it is without batch"
+
+
+def _p95(value: float, alone: float) -> str:
+    return f"{_multiple(value, alone)} what it is without batch" if 0 < alone < math.inf else _seconds(value)
+
+
+def _price(ours: float, unscheduled: float) -> str:
+    if not unscheduled:
+        return f"batch gets {ours:,.0f} tokens/s in place of none"
+    return f"batch gets {ours / unscheduled:.2f} x its tokens"
+
+
 def _losses(run: RunResult) -> str:
     parts = [f"{count:,} {what}" for count, what in ((run.failed, "failed"), (run.unfinished, "never ended")) if count]
     return f" {' and '.join(parts)}." if parts else ""
+
+
+def _batch_losses(answer: Answer) -> list[str]:
+    """Arms in which batch calls failed: their tokens per second alone would look as if nothing had."""
+    failed = [
+        f"{run.batch_failed:,} of {run.batch_failed + len(run.batch):,} with {name}"
+        for name, run in answer.arms.items()
+        if run.batch_failed
+    ]
+    return [f"Batch calls that failed, their tokens not counted: {', '.join(failed)}."] if failed else []
 
 
 def _ratio(value: float, reference: float) -> float:
@@ -156,12 +198,16 @@ def _finite(value: float) -> float | None:
 def _seconds(value: float) -> str:
     if not math.isfinite(value):
         return "never"
-    return f"{value:,.1f} s" if value >= 1 else f"{value * 1e3:,.0f} ms"
+    if value < 1:
+        return f"{value * 1e3:,.0f} ms"
+    return f"{value:,.1f} s" if value < _WIDE else f"{value:,.0f} s"
 
 
 def _multiple(value: float, reference: float) -> str:
     ratio = _ratio(value, reference)
-    return f"{ratio:,.1f} x" if math.isfinite(ratio) else "-"
+    if not math.isfinite(ratio):
+        return "-"
+    return f"{ratio:,.1f} x" if ratio < _WIDE else f"{ratio:,.0f} x"
 
 
 def _share(value: float) -> str:

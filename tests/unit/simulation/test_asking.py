@@ -137,6 +137,17 @@ def test_a_fault_that_does_not_say_when_holds_for_the_sixth_tenth() -> None:
     assert (backend.start, backend.until) == (300.0, 360.0)
 
 
+def test_a_fault_that_begins_when_the_time_is_over_is_refused(tmp_path: Path) -> None:
+    lone = tmp_path / "lone.csv"
+    lone.write_text("arrival_s,prompt_tokens,output_tokens\n0,200,1\n")
+
+    with pytest.raises(ConfigError, match=r"^--fault hung begins at 60 s, but the simulated time ends at 60 s: let it"):
+        asked("--shape", "steady", "--span", "60", "--fault", "hung:60-360")
+    with pytest.raises(ConfigError, match="--fault hung begins at 0 s, but the simulated time ends at 0 s"):
+        asked("--trace", str(lone), "--fault", "hung")
+    assert asked("--shape", "steady", "--span", "60", "--fault", "hung:59-360")[0].fault == (59.0, 360.0)
+
+
 def test_every_policy_has_a_name_and_a_sentence() -> None:
     assert list(POLICIES) == ["adaptive", "pressure", "fixed", "total", "aimd", "scavenger"]
     assert all(about for about, _ in POLICIES.values())

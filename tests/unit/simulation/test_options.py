@@ -113,6 +113,20 @@ def test_help_names_every_choice_and_an_example(capsys: pytest.CaptureFixture[st
     assert "program --trace monday.csv --policy adaptive --p95-target 12" in said
 
 
+def test_help_says_which_options_are_a_replay_and_which_a_what_if(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("--help")
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(adaptive)" not in said
+    assert "names below; left out: adaptive in a what-if" in said
+    replay = ("--speed", "0.5", "--until", "9", "--batch", "b.csv", "--json", "j.json", "--plot", "p.png")
+    assert not parsed("--trace", "monday.csv", *replay).what_if
+    assert all(
+        option in said.partition("a replay of the pressure law")[0] for option in replay if option.startswith("--")
+    )
+
+
 def test_outputs_are_checked_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parsed("--json", str(tmp_path))

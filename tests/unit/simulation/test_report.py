@@ -110,6 +110,7 @@ def test_a_threshold_that_is_missed_is_said_to_be_missed(traffic: tuple[Recorded
 
     assert ", within its threshold" in replay_remarks(replace(result, p95_threshold=1e6))[0]
     assert ", over its threshold" in replay_remarks(replace(result, p95_threshold=1e-6))[0]
+    assert replay_remarks(replace(result, traffic=traffic[:19]))[0].startswith("From only 19 interactive calls")
 
 
 def test_traffic_that_overloads_the_server_by_itself_is_called_out(traffic: tuple[RecordedCall, ...]) -> None:

@@ -134,7 +134,7 @@ def test_the_report_fits_a_terminal_and_has_every_arm_in_a_row() -> None:
     for name in ("no batch at all", *answered().arms):
         assert sum(line.startswith(name + " ") for line in lines) == 1
     assert lines[3:5] == ["Interactive: made up.", "Batch: endless."]
-    assert f"AdaptivePolicy(p95_target={answered().target:g})" in text
+    assert f"AdaptivePolicy(p95_target={answered().target:.3g})" in text
 
 
 def test_what_failed_or_never_ended_is_said_and_is_a_miss() -> None:
@@ -145,6 +145,72 @@ def test_what_failed_or_never_ended_is_said_and_is_a_miss() -> None:
     assert f"{answer.ours.failed} failed" in text
     assert "never" in text
     assert answer.ours.within(answer.target) < 0.4
+
+
+LOST = "more than 5 % of the interactive calls fail or never end"
+
+
+@pytest.mark.parametrize(
+    "ours, unscheduled, alone, said",
+    [
+        (4.0, 10.0, 2.0, "Against no scheduler: P95 is 2.0 x in place of 5.0 x what it is without batch, and"),
+        (4.0, math.inf, 2.0, f"P95 is 2.0 x what it is without batch, where without a scheduler {LOST}, and"),
+        (4.0, math.inf, math.inf, f"P95 is 4.0 s, where without a scheduler {LOST}, and"),
+        (math.inf, 10.0, 2.0, f": {LOST}, where without a scheduler P95 is 5.0 x what it is without batch, and"),
+        (math.inf, 10.0, math.inf, f": {LOST}, where without a scheduler P95 is 10.0 s, and"),
+        (math.inf, math.inf, 2.0, f"Against no scheduler: with and without it {LOST}, and"),
+        (4.0, 10.0, math.inf, "Against no scheduler: P95 is 4.0 s in place of 10.0 s, and"),
+    ],
+)
+def test_remarks_have_words_for_what_is_infinite(ours: float, unscheduled: float, alone: float, said: str) -> None:
+    answer = made_up(ours, unscheduled, alone)
+
+    judged, gain, *others = answer_remarks(answer)
+    assert said in gain
+    assert judged.startswith(f"With this scheduler {LOST}, so" if ours == math.inf else "Interactive P95 with this")
+    assert any(f"Without any batch work {LOST} already" in other for other in others) == (alone == math.inf)
+    assert not any(word in " ".join([judged, gain, *others]) for word in ("is never", "inf", " - "))
+
+
+def made_up(ours: float, unscheduled: float, alone: float) -> Answer:
+    """As `answered`, with other latencies; batch gets nothing without a scheduler."""
+    answer = answered()
+    without = replace(answer.arms["no scheduler"], latencies=(unscheduled,) * 50, batch=())
+    arms = {**answer.arms, "no scheduler": without, "this scheduler": replace(answer.ours, latencies=(ours,) * 50)}
+    return replace(answer, alone=replace(answer.alone, latencies=(alone,) * 50), arms=arms)
+
+
+def test_large_multiples_and_latencies_keep_their_columns() -> None:
+    row = next(line for line in answer_text(made_up(1234.5, 10.0, 2.0), []).splitlines() if line.startswith("this s"))
+
+    assert row.split()[2:14] == ["1,234", "s"] * 3 + ["617", "x"] * 3
+    assert len(row) == 100
+
+
+def test_batch_calls_that_failed_are_counted_for_each_arm_that_has_some() -> None:
+    answer = answered()
+    lossy = replace(answer.arms["no scheduler"], batch_failed=1234)
+    total = len(lossy.batch) + 1234
+
+    remarks = answer_remarks(replace(answer, arms={**answer.arms, "no scheduler": lossy}))
+
+    said = f"Batch calls that failed, their tokens not counted: 1,234 of {total:,} with no scheduler."
+    assert said in remarks
+    assert not any("failed" in remark for remark in answer_remarks(answer))
+
+
+def test_figures_from_a_handful_of_calls_say_so() -> None:
+    answer = answered()
+    few = replace(answer, arms={**answer.arms, "no scheduler": replace(answer.ours, latencies=(1.0,) * 19)})
+
+    assert answer_remarks(few)[0].startswith("From only 19 interactive calls: below 20")
+    assert not any("only" in remark for remark in answer_remarks(answer))
+
+
+def test_batch_tokens_beside_none_are_no_multiple() -> None:
+    remark = answer_remarks(made_up(4.0, 10.0, 2.0))[1]
+
+    assert remark.endswith(f"batch gets {answered().ours.goodput:,.0f} tokens/s in place of none.")
 
 
 def test_a_target_that_not_even_the_traffic_alone_keeps_is_named() -> None:

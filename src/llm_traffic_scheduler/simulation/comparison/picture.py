@@ -25,6 +25,7 @@ __all__ = ["draw_study"]
 
 _LEAST, _MOST = 1.0, 2.4  # the P95s shown, as multiples of no batch
 _COLUMNS: Final = 3
+_LEGEND_COLUMNS: Final = {1: 2, 2: 4, 3: 7}  # names side by side, by the panels that are
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def draw_study(study: Study, path: str | Path) -> None:
     title = f"Further left and higher is better. {GOOD_FOR} Means over {study.plan.instances}."
     figure.suptitle(textwrap.fill(title, 52 * columns), x=0.01, ha="left", color=INK)
     handles = [_handle(family) for family in _STYLES if family in study.families()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=7 if columns > 2 else 4, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS[columns], frameon=False)
     figure.savefig(path, dpi=110)
 
 

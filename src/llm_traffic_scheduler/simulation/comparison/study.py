@@ -63,6 +63,11 @@ class Plan:
         return self.seeds >= 4 and self.span >= 1800 and not self.thin
 
     @property
+    def most_runs(self) -> int:
+        """How many runs all `candidates` make; with several instances scouting saves some of them."""
+        return len(self.cells) * self.seeds * (1 + len(candidates(thin=self.thin)))
+
+    @property
     def cells(self) -> tuple[tuple[str, str], ...]:
         """Engine and shape of each part of the study."""
         return tuple(

@@ -57,6 +57,20 @@ def test_progress_is_heard_for_each_part() -> None:
     assert heard == ["without batch", "first instances", "without batch", "first instances", "further instances"]
 
 
+def test_a_plan_knows_how_many_runs_it_makes_at_most() -> None:
+    heard: list[float] = []
+
+    @contextlib.contextmanager
+    def watch(label: str) -> Iterator[Callable[[float], None]]:
+        yield heard.append
+
+    plan = replace(PLAN, seeds=1, span=5.0, thin=True)
+    study(plan, watch)
+
+    assert plan.most_runs == len(heard)
+    assert replace(plan, seeds=3, shapes=("steady", "cv3")).most_runs == 6 * plan.most_runs
+
+
 def test_a_point_is_a_mean_of_ratios_on_the_same_instance() -> None:
     result = ArmResult(
         "A100", "steady", FEW[0], (figures(3.0, 100, 8.0), figures(2.0, 300, 2.0)), (ALONE, figures(4.0, 0, 4.0))
