@@ -34,6 +34,7 @@ _FAULT: Final = "#fbdcd0"
 _BINS: Final = 120
 _TITLE_COLUMNS: Final = 132
 _NOTE_COLUMNS: Final = 64  # below a panel on the right
+_LETTER: Final = 0.0135  # of a panel's width
 _LABEL_GAP: Final = 0.05  # of a panel's height, between the names of two points
 _MANY_SAMPLES: Final = 1000
 _MANY_CALLS: Final = 1000  # from here on the tail is worth a logarithmic axis
@@ -260,13 +261,16 @@ def _draw_trade_off(axes: Axes, rates: Iterable[tuple[ArmRun, float]]) -> None:
 
 
 def _name_points(axes: Axes, points: Iterable[tuple[ArmRun, float, float]]) -> None:
-    """The arm's name beside each point, on the side with more room, none over another."""
+    """The arm's name beside each point, on the side with more room; lower where it would strike the next point."""
     to_panel = axes.transData + axes.transAxes.inverted()
     free = -math.inf
-    places = ((arm, *to_panel.transform((p95, tokens))) for arm, p95, tokens in points)
-    for arm, x, y in sorted(places, key=lambda place: float(place[2])):
-        free = max(free + _LABEL_GAP, float(y))
+    found = ((arm, to_panel.transform((p95, tokens))) for arm, p95, tokens in points)
+    places = sorted(((arm, float(x), float(y)) for arm, (x, y) in found), key=lambda place: place[2])
+    for arm, x, y in places:
         side, anchor = (0.025, "left") if x < 0.5 else (-0.025, "right")
+        end = x + math.copysign(_LETTER * len(arm.name), side) + side
+        struck = any(min(x, end) < at < max(x, end) and 0 <= up - y < _LABEL_GAP for _, at, up in places)
+        free = max(free + _LABEL_GAP, y - _LABEL_GAP if struck else y)
         note = axes.text(x + side, free, arm.name, fontsize=9, color=_style(arm).colour)
         note.set(transform=axes.transAxes, ha=anchor, va="center")
 
