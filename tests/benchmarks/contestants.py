@@ -92,7 +92,13 @@ async def scheduled(slots: int, threshold: float | None = NEVER_BITES) -> AsyncI
 @asynccontextmanager
 async def scheduled_by_priority(slots: int) -> AsyncIterator[Call]:
     """The same, each call with a priority of its own: nothing comes in the order in which it leaves."""
-    scheduler, draw = TrafficScheduler(max_concurrency=slots, batch_max_concurrency=slots - 1), random.Random(1).random
+    draw = random.Random(1).random
+    scheduler = TrafficScheduler(
+        max_concurrency=slots,
+        batch_max_concurrency=slots - 1,
+        interactive_rps_threshold=NEVER_BITES,
+        interactive_p95_threshold=NEVER_BITES,
+    )
     yield lambda kind, work, /: scheduler.submit(kind, work, priority=draw())
 
 
