@@ -22,7 +22,7 @@ from tests.behaviour.plays import PLAYS, each_play
 from tests.behaviour.stage import Stage
 from tests.support import settle
 
-pytestmark = pytest.mark.asyncio(loop_factories=["virtual", "eager"])
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_factories=["virtual", "eager"])]
 
 Order: TypeAlias = Literal["before the event", "after the event", "from a callback of its own"]
 _ORDERS: tuple[Order, ...] = ("before the event", "after the event", "from a callback of its own")

@@ -218,9 +218,10 @@ async def test_a_learning_law_inside_hears_of_single_calls() -> None:
         for scheduler in schedulers:
             await scheduler.submit("interactive", asyncio.sleep, 0.2)
         gauge.report(0.0)
+    await asyncio.sleep(1)  # no step of a limit that reopens is on its way
 
     seen, expected = (scheduler.snapshot() for scheduler in schedulers)
-    assert (seen.batch_limit, seen.reason) == (expected.batch_limit, expected.reason)
+    assert seen.batch_limit == expected.batch_limit > 2
 
 
 # How old a reading is

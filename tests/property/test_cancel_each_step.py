@@ -28,6 +28,8 @@ WAYS: dict[str, tuple[Door, bool]] = {
     "submit, with a listener": (through_submit, True),
 }
 
+pytestmark = pytest.mark.slow
+
 
 class Moment(NamedTuple):
     """In this pass of the loop, after so many of its callbacks."""

@@ -182,7 +182,7 @@ def test_what_a_law_does_not_read_does_not_matter(law: str, history: Histories, 
 def test_an_aimd_that_is_not_used_does_not_grow(history: Histories) -> None:
     law = AIMD(2.0)
     now, last = tell(law, history)
-    unused = replace(last, batch_running=0, batch_min=1)
+    unused = replace(last, batch_running=0, batch_min=1, throttled_until=-math.inf)
     law.advance(now, unused)
     before = limit(law.decide(now, unused))
 

@@ -66,10 +66,11 @@ async def test_b58_a_jump_of_the_wall_clock_changes_no_timeout_window_or_latency
 
 
 def test_b58_nothing_in_the_package_reads_the_wall_clock() -> None:
-    """As before: no `time.time`, no `datetime.now`."""
+    """As before: no `time.time`, no `datetime.now`; but for a Retry-After, which may be a date."""
     readers = [
         f"{room.relative_to(SOURCES)}:{node.lineno}"
         for room in sorted(SOURCES.rglob("*.py"))
+        if room.relative_to(SOURCES).as_posix() != "adapters/httpx.py"
         for node in ast.walk(ast.parse(room.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute)
         if ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today")

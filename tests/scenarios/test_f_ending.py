@@ -111,7 +111,9 @@ async def test_b75_running_calls_are_left_their_time(
 async def test_b75_after_the_timeout_the_rest_is_cancelled(
     stage: Stage, run: Door, end: Callable[[Counted], Awaitable[None]]
 ) -> None:
-    scheduler = stage.scheduler(max_concurrency=5, batch_max_concurrency=2, close_timeout=stage.seconds(5))
+    scheduler = stage.scheduler(
+        max_concurrency=5, batch_max_concurrency=2, interactive_p95_threshold=1e9, close_timeout=stage.seconds(5)
+    )
     forever = asyncio.Event()
     quick = [start(run(scheduler, kind, settle, 30)) for kind in ("interactive", "batch")]
     slow = [start(run(scheduler, kind, forever.wait)) for kind in ("batch", *["interactive"] * 2)]
@@ -153,7 +155,7 @@ class Deaf:
 @scenario
 @each_door
 async def test_b76_jobs_that_swallow_their_cancel_do_not_hold_up_the_close(stage: Stage, run: Door) -> None:
-    scheduler = stage.scheduler(max_concurrency=4, batch_max_concurrency=2)
+    scheduler = stage.scheduler(max_concurrency=4, batch_max_concurrency=2, interactive_p95_threshold=1e9)
     deaf = Deaf()
     stubborn = [start(run(scheduler, kind, deaf.run)) for kind in ("interactive", "batch")]
     polite = start(run(scheduler, "batch", asyncio.Event().wait))
