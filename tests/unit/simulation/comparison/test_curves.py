@@ -16,6 +16,11 @@ points = st.builds(
 )
 
 
+def shown(curve: Curve) -> list[tuple[float, float]]:
+    """Without the P99, which is NaN here: from 3.13 on no dataclass with a NaN equals another."""
+    return [(point.p95, point.goodput) for point in curve.front]
+
+
 def test_the_grid_is_the_range_that_was_agreed() -> None:
     assert (GRID[0], GRID[-1], len(GRID)) == (1.15, 1.8, 14)
 
@@ -24,11 +29,11 @@ def test_a_point_that_another_beats_in_both_is_not_on_the_curve() -> None:
     beaten = Point(1.5, 90)
     curve = Curve.of([Point(2.0, 300), beaten, Point(1.0, 100)])
 
-    assert curve.front == (Point(1.0, 100), Point(2.0, 300))
+    assert shown(curve) == [(1.0, 100), (2.0, 300)]
 
 
 def test_of_two_points_with_one_p95_the_better_counts() -> None:
-    assert Curve.of([Point(1.0, 50), Point(1.0, 80)]).front == (Point(1.0, 80),)
+    assert shown(Curve.of([Point(1.0, 50), Point(1.0, 80)])) == [(1.0, 80)]
 
 
 def test_between_two_points_the_curve_is_a_straight_line() -> None:
@@ -46,7 +51,7 @@ def test_below_its_lowest_p95_there_is_nothing_and_above_the_highest_no_more_goo
 def test_calls_that_never_end_are_on_no_curve() -> None:
     curve = Curve.of([Point(math.inf, 1e9), Point(math.nan, 1e9), Point(1.0, 100)])
 
-    assert curve.front == (Point(1.0, 100),)
+    assert shown(curve) == [(1.0, 100)]
 
 
 def test_no_points_are_a_curve_that_reaches_nothing() -> None:
