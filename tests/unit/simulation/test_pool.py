@@ -21,12 +21,12 @@ SOURCES = Path(llm_traffic_scheduler.__file__).parents[1]
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 # Two workers that say that they are at work, and would be for long.
 PROGRAM = """
-import os, sys, time
+import os, signal, sys
 from llm_traffic_scheduler.simulation.pool import run_parallel
 
 def long(number):
     os.write(1, b"%d " % os.getpid())
-    time.sleep(900)
+    signal.pause()
 
 if __name__ == "__main__":
     try:
