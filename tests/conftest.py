@@ -1,12 +1,14 @@
 """What every test stands on: virtual time by default, and how hard hypothesis looks.
 
-`pytest` is quick and looks at the same examples each time, so a red run is about the change at hand.
-`pytest --hypothesis-profile=soak` looks for hours, at new ones.
+`pytest` is quick and looks at the same examples each time, so a red run is about the change at hand. `pytest -m slow`
+runs what takes minutes: every cancel at every moment, the commands in `examples/`, and each test on the other loops
+that it names. `--hypothesis-profile=thorough` looks at five times as many; `soak` looks for hours, at new ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -14,12 +16,14 @@ from hypothesis import HealthCheck, settings
 
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.loops import loop_factories
+from tests.scenarios.stage import LOOPS
 
 # Type-checked and never run; benchmarks are programs.
 collect_ignore_glob = ["benchmarks/*", "typing/*"]
 
 # No deadlines: two noisy cores say nothing about the code.
-settings.register_profile("fast", max_examples=50, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("fast", max_examples=20, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("thorough", max_examples=100, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(
     "soak", max_examples=10_000, stateful_step_count=200, deadline=None, suppress_health_check=list(HealthCheck)
 )
@@ -34,3 +38,15 @@ def pytest_asyncio_loop_factories(
     if marker is not None and "loop_factories" in marker.kwargs:
         return loop_factories()
     return {"virtual": VirtualTimeLoop}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test that runs on several loops, every run has the first, and the slow run the others."""
+    for item in items:
+        if (call := getattr(item, "callspec", None)) is None:
+            continue
+        marker = item.get_closest_marker("asyncio")
+        names = LOOPS if marker is None else marker.kwargs.get("loop_factories", ())
+        if {*names[1:]} & {call.params.get("loop_name"), *re.split(r"[][-]", item.name)}:
+            item.add_marker(pytest.mark.slow)

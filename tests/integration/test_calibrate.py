@@ -16,6 +16,8 @@ import pytest
 import llm_traffic_scheduler
 from tests.openai_server import openai_server
 
+pytestmark = pytest.mark.slow  # each test starts a Python of its own, with all that the command imports
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "calibrate.py"
 SOURCES = Path(llm_traffic_scheduler.__file__).parents[1]
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each test starts a Python of its own, with all that the command imports
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "explain.py"
 
 

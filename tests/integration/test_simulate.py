@@ -100,6 +100,7 @@ def test_until_counts_simulated_time_after_speed(trace: Path) -> None:
 
 
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs the extra [simulation]")
+@pytest.mark.slow
 def test_plot_writes_a_picture(trace: Path, tmp_path: Path) -> None:
     done = simulate("--trace", trace, "--until", "20", "--plot", tmp_path / "out.png")
 
@@ -114,6 +115,7 @@ def test_plot_without_matplotlib_names_the_extra_before_anything_runs(trace: Pat
     assert done.stderr == "simulate.py: --plot needs matplotlib: pip install 'llm-traffic-scheduler[simulation]'\n"
 
 
+@pytest.mark.slow
 def test_a_replay_needs_neither_matplotlib_nor_tqdm(trace: Path) -> None:
     for module in ("matplotlib", "tqdm"):
         done = simulate("--trace", trace, "--until", "5", python=without(module))
@@ -128,6 +130,7 @@ def test_an_input_is_never_overwritten(trace: Path) -> None:
     assert trace.read_text() == before
 
 
+@pytest.mark.slow
 def test_a_terminal_without_block_characters_gets_ascii(trace: Path) -> None:
     done = simulate("--trace", trace, "--until", "5", env={"PYTHONIOENCODING": "ascii"})
 
@@ -138,6 +141,7 @@ def test_a_terminal_without_block_characters_gets_ascii(trace: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize("python, said", [((str(SCRIPT),), "replaying"), (without("tqdm"), "pip install")])
+@pytest.mark.slow
 def test_a_terminal_sees_progress_or_what_to_install(trace: Path, python: Sequence[str], said: str) -> None:
     if said == "replaying":
         pytest.importorskip("tqdm")
@@ -180,6 +184,7 @@ def _read(descriptor: int) -> bytes:
         ("arrival_s,prompt_tokens,output_tokens\n0,1,999999\n", "call 1 of the traffic: 1000000 tokens never fit"),
     ],
 )
+@pytest.mark.slow
 def test_a_bad_trace_is_one_line_and_status_2(tmp_path: Path, content: str, fragment: str) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(content)
@@ -204,6 +209,7 @@ def test_a_bad_trace_is_one_line_and_status_2(tmp_path: Path, content: str, frag
         (["--colour"], "unrecognized arguments: --colour"),
     ],
 )
+@pytest.mark.slow
 def test_bad_arguments_are_one_line_and_status_2(trace: Path, arguments: Sequence[str], fragment: str) -> None:
     assert_refused(simulate(*(argument.format(trace=trace) for argument in arguments)), fragment)
 

@@ -13,6 +13,8 @@ import pytest
 
 import llm_traffic_scheduler
 
+pytestmark = pytest.mark.slow  # each test starts a Python of its own, with all that the command imports
+
 SOURCES = Path(llm_traffic_scheduler.__file__).parents[1]
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 PROGRAM = "python -m llm_traffic_scheduler.simulation"
