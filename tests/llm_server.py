@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import uvicorn
-from examples.fake_llm_server import FakeLLM, app_of
+from fake_llm_server import FakeLLM, app_of
 
 __all__ = ["LLMServer", "llm_server"]
 

@@ -12,7 +12,7 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from examples.fake_llm_server import FakeLLM  # noqa: E402  # it needs what is looked for above
+from fake_llm_server import FakeLLM  # noqa: E402  # it needs what is looked for above
 
 from tests.llm_server import LLMServer, llm_server  # noqa: E402
 

@@ -21,7 +21,7 @@ anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed"
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from examples.fake_llm_server import FakeLLM  # noqa: E402  # it needs what is looked for above
+from fake_llm_server import FakeLLM  # noqa: E402  # it needs what is looked for above
 
 from tests.llm_server import LLMServer, llm_server  # noqa: E402
 
