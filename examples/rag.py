@@ -57,7 +57,7 @@ async def waits(tenant: str, together: int, rounds: int) -> list[float]:
 async def main() -> None:
     async with embedding, chat, asyncio.TaskGroup() as day:
         for tenant in index:
-            day.create_task(add(tenant, [f"{tenant} document {number}" for number in range(500)]))
+            day.create_task(add(tenant, [f"{tenant} document {number}" for number in range(200)]))
         asking = {"acme": day.create_task(waits("acme", 60, 1)), "birds": day.create_task(waits("birds", 1, 8))}
     print(f"{'tenant':<8} {'questions':>9} {'mean':>8} {'longest':>9} {'documents':>10}")
     for tenant, task in asking.items():
