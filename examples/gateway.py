@@ -4,7 +4,6 @@ python examples/gateway.py --demo    SIGTERM in mid-stream. Without --demo: port
 """
 
 import asyncio
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -55,7 +54,8 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
 class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         asyncio.get_running_loop().call_soon_threadsafe(scheduler.pause, "batch")  # the lifespan hears of it too late
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit  # at the second signal
+        self.should_exit = True
 
 
 app = FastAPI(lifespan=lifespan)
@@ -74,6 +74,5 @@ async def chat(stream: Annotated[Stream[str], Depends(answer)]) -> StreamingResp
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn repeats the signal once it has stopped; leave with 0
     server = Server(uvicorn.Config(app, port=8200, log_level="warning"))
     asyncio.run(demo(server, scheduler, llm) if "--demo" in sys.argv else server.serve())
