@@ -12,7 +12,9 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STORIES = ["agent", "backfill", "evaluation", "gateway", "openai_sdk", "rag", "worker"]
-ON_THE_SERVER = ["openai", "starlette", "uvicorn"]
+ON_THE_SERVER = ("openai", "starlette", "uvicorn")
+
+with_an_sdk = pytest.mark.slow  # it starts a Python that imports an SDK, which takes seconds
 
 
 def told(story: str, *arguments: str, needs: tuple[str, ...] = ()) -> list[str]:
@@ -53,6 +55,7 @@ runpy.run_module({story!r})
     assert re.fullmatch(rf"{missing} is not installed: pip install .*\b{missing}\b.*\n", ran.stderr)
 
 
+@with_an_sdk
 def test_the_gateway_pauses_its_evaluation_at_sigterm_and_ends_every_stream() -> None:
     at_sigterm, chat, late, batch, ended = told("gateway", "--demo", needs=("fastapi", "httpx", *ON_THE_SERVER))
 
@@ -73,8 +76,9 @@ def test_agents_that_give_their_slot_up_for_tools_are_done_sooner() -> None:
     assert numbers(given_up)[:2] == [12, 42]
 
 
+@with_an_sdk
 def test_the_openai_sdk_waits_for_its_turn_and_people_overtake_summaries() -> None:
-    unmarked, marked, calls = told("openai_sdk", needs=tuple(ON_THE_SERVER))
+    unmarked, marked, calls = told("openai_sdk", needs=ON_THE_SERVER)
 
     assert numbers(marked)[0] < numbers(unmarked)[0] <= 20
     assert calls == "22 interactive calls, 20 batch calls, never more than 4 at the server"
