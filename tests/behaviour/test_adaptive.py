@@ -81,19 +81,43 @@ async def test_no_loop_pass_starts_more_than_an_eighth_of_the_range() -> None:
         task.cancel()
 
 
+async def test_what_ended_within_a_slice_does_not_start_again_all_at_once() -> None:
+    scheduler = adaptive()
+    await learn(scheduler, 0.2)
+    batch = [hold(scheduler, "batch") for _ in range(8)]
+    await asyncio.sleep(10.0)
+    async with backlog(scheduler, 1000.0):
+        await asyncio.sleep(10.0)
+        assert running(scheduler) == BATCH_MAX
+        # All within one slice of the window: a crowd comes, batch calls end and are not replaced, the crowd leaves.
+        crowd = [hold(scheduler) for _ in range(2 * BATCH_MAX)]
+        await settle()
+        for call in batch:
+            call.release()
+        await settle()
+        assert running(scheduler) == BATCH_MAX - 8
+        for call in crowd:
+            call.release()
+        await settle()
+
+        assert running(scheduler) == BATCH_MAX - 8 + STEP
+
+
 async def test_the_limit_follows_each_arrival_at_once() -> None:
     scheduler = adaptive()
     await learn(scheduler, 0.6)
-    limits = [limit(scheduler)]
-    calls = []
-    for _ in range(3):
-        calls.append(hold(scheduler))
-        await settle()
-        limits.append(limit(scheduler))
-    for call in calls:
-        call.release()
-        await settle()
-        limits.append(limit(scheduler))
+    async with backlog(scheduler, 1000.0):
+        await asyncio.sleep(10.0)
+        limits = [limit(scheduler)]
+        calls = []
+        for _ in range(3):
+            calls.append(hold(scheduler))
+            await settle()
+            limits.append(limit(scheduler))
+        for call in calls:
+            call.release()
+            await settle()
+            limits.append(limit(scheduler))
 
     assert limits[:4] == sorted(set(limits[:4]), reverse=True)
     assert limits[3:] == sorted(set(limits[3:]))

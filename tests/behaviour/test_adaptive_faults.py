@@ -98,6 +98,7 @@ async def test_where_every_call_times_out_alike_batch_does_not_open_up(timeout: 
     scheduler = adaptive(interactive_run_timeout=timeout)
     await learn(scheduler, 0.3 * TARGET)
     async with backlog(scheduler, 0.1):
+        await asyncio.sleep(10.0)
         before = limit(scheduler)
         for _ in range(50):
             with suppress(RunTimeout):

@@ -19,11 +19,11 @@ from .objective import Objective
 
 __all__ = ["AdaptivePolicy"]
 
-_READS: Final = frozenset({"batch_max", "batch_min", "interactive_running", "interactive_queued", "throttled_until"})
+_READS: Final = frozenset(
+    {"batch_max", "batch_min", "interactive_running", "interactive_queued", "throttled_until", "batch_lowest"}
+)
 
-# A limit reopens in so many steps, one per slice of the window. Not 8: where calls end in the pass in which it
-# reopens, others start in their place as well, and more than an eighth of the range is not to start in one.
-_STEPS: Final = 10
+_STEPS: Final = 8  # in which a limit reopens, one per slice of the window: never all of it in one pass of the loop
 _START: Final = 3.0
 _IDLE_AFTER: Final = 60.0  # seconds, or so many mean gaps between arrivals, whichever is longer:
 _IDLE_GAPS: Final = 8.0  # a gap that is not much longer than others is no evidence that nobody will come
@@ -43,7 +43,7 @@ class AdaptivePolicy:
     The first 10 calls run beside three batch calls. With no interactive call for a minute, or 8 mean gaps if that is
     longer, or none ever, the limit opens to `batch_max` within 50 s; the next arrival restores it. At least three
     late calls that are half of all unfinished ones: `batch_min`. So while the backend asks us to wait. A limit that
-    reopens grows by a tenth of its range per slice of the window.
+    reopens grows by an eighth of its range per slice of the window.
 
     Without any target: `limit = batch_max - n`, so that the reserve `max_concurrency - batch_max` stays free for the
     next interactive call at every instant.
@@ -69,7 +69,6 @@ class AdaptivePolicy:
         "_objectives",
         "_pace",
         "_ramp_at",
-        "_ramp_from",
         "_served",
         "_slice",
         "_ttft",
@@ -101,7 +100,7 @@ class AdaptivePolicy:
     def reset(self) -> None:
         """Forget the calls of the event loop that has gone, and its clock; what was learnt stays."""
         self._began = self._last_arrival = self._last_seen = self._ramp_at = -math.inf
-        self._ramp_from, self._slice = 0, 0.0
+        self._slice = 0.0
         for objective in self._objectives:
             objective.forget_calls()
 
@@ -109,7 +108,7 @@ class AdaptivePolicy:
         """Take in how many batch calls run, and how old the interactive ones have become."""
         if self._began == -math.inf:
             self._began = now
-        self._ramp_from, self._ramp_at, self._slice = signals.batch_running, now, signals.slice_length
+        self._ramp_at, self._slice = now, signals.slice_length
         for objective in self._objectives:
             objective.advance(now, signals.batch_running, signals.batch_min, signals.batch_max)
 
@@ -195,13 +194,14 @@ class AdaptivePolicy:
         # Only within the slice: whoever lets batch calls start has `advance` called first in each. A reader may come at
         # any time, and to say that one call may start because none has of late would look like trouble.
         if self._objectives and now < self._ramp_at + self._slice:
-            ramp, until = self._ramp_from + step, self._ramp_at + self._slice
+            lowest = signals.batch_running if signals.batch_lowest is None else signals.batch_lowest
+            ramp, until = lowest + step, self._ramp_at + self._slice
         since, slice_length = now - signals.throttled_until, signals.slice_length
         if since < math.inf:
             steps = 1 + int(since / slice_length)
             # By rounding a step may be due and not count yet: who is told "until now" looks again a slice later.
             steps += not signals.throttled_until + steps * slice_length > now
-            # As many as it takes: a tenth of 19 calls is one, and after ten of those nine would start at once.
+            # As many as it takes: an eighth of 15 calls is one, and after eight of those seven would start at once.
             if signals.batch_min + steps * step < ramp:
                 return signals.batch_min + steps * step, signals.throttled_until + steps * slice_length
         return ramp, until

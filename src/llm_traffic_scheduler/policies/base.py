@@ -70,6 +70,8 @@ class Signals:
     """Pressure from an outside gauge, None without one."""
     slice_length: float = 0.1
     """Seconds of a slice of the window: `advance` is not called again before it has passed."""
+    batch_lowest: int | None = None
+    """The fewest batch calls that ran at any decision since the slice began; None where nobody has kept count."""
 
 
 _EVERYTHING: Final = frozenset(field.name for field in fields(Signals))

@@ -64,6 +64,7 @@ class Governor:
         "_failed_at",
         "_heedless",
         "_joins_at",
+        "_lowest",
         "_next_join",
         "_on_change",
         "_on_fault",
@@ -106,6 +107,7 @@ class Governor:
         self.kept = 0
         self.asking = False  # the policy is at work; whoever asks it is in the middle of something
         self._told: WindowReading | None = None
+        self._lowest: int | None = None
         self.history = LimitHistory()
         self.tide = Tide()
         self.set_policy(policy)
@@ -267,6 +269,7 @@ class Governor:
             ages = self._unfinished(now)
         reading = self.window.read(now, ages) if self._reads_window else _UNREAD
         signals = self._signals(now, reading, ages=self._reads_ages)
+        self._lowest = signals.batch_lowest
         before, self.asking = self._decision, True
         try:
             decision = check_decision(self.policy, self.policy.decide(now, signals), signals)
@@ -315,7 +318,9 @@ class Governor:
     def _advance_policy(self, now: float) -> None:
         self.asking = True
         try:
+            self._lowest = None
             signals = self._signals(now, self._measure(now))
+            self._lowest = signals.batch_lowest
             self.tide.note(signals.rps, signals.p95)
             self.policy.advance(now, signals)
         except BaseException as error:
@@ -430,4 +435,5 @@ class Governor:
             throttled_until=self.throttled_until,
             oldest_batch_wait=watched.oldest_wait(False, now) if ages else 0.0,
             slice_length=self.window.slice_length,
+            batch_lowest=batch_running if self._lowest is None else min(self._lowest, batch_running),
         )

@@ -356,17 +356,18 @@ def test_reopening_hides_no_lower_limit() -> None:
     assert room.decide(10.0, interactive_running=3).reason == "ramp"
 
 
-def test_no_more_than_a_tenth_of_the_range_starts_beyond_what_runs() -> None:
+def test_no_more_than_an_eighth_of_the_range_starts_beyond_what_ran_at_least_in_the_slice() -> None:
     room = Room(batch_running=0)
     now = room.learnt(1.0)
     room.advance(now, batch_running=7)
 
     decision = room.decide(now)
 
-    assert (decision.limit, decision.reason) == (7 + 39 // 10, "ramp")
+    assert (decision.limit, decision.reason) == (7 + 39 // 8, "ramp")
+    assert room.limit(now, batch_lowest=3) == 3 + 39 // 8
     assert decision.valid_until == now + SLICE
     room.advance(now + SLICE, batch_running=decision.limit)
-    assert room.limit(now + SLICE) == 7 + 2 * (39 // 10)
+    assert room.limit(now + SLICE) == 7 + 2 * (39 // 8)
 
 
 def test_the_floor_is_not_slewed() -> None:

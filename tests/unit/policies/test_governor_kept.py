@@ -178,6 +178,7 @@ def test_a_policy_that_reads_no_window_is_told_nothing_of_it_and_a_reader_everyt
         batch_running=3,
         batch_queued=4,
         slice_length=SLICE,
+        batch_lowest=3,
     )
     assert house.governor.read(1.0)[1].sample_count == 1
 
