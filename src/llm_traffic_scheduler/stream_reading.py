@@ -218,8 +218,8 @@ class Reading(Generic[T]):
         call.settle_cancels()
         if self._run_left is not None:  # not after `start`
             self._run_left = extras.run_left - (now - call.started_at if call.state == RUNNING else 0.0)
-            extras.run_left = math.inf
-            extras.stop_timer()
+        extras.run_left = math.inf
+        extras.stop_timer()
         call.task = None
         if call.state == GONE or (call.nesting is not None and call.nesting.lender is not None):
             home.complete(call)

@@ -225,6 +225,20 @@ async def test_the_run_timeout_counts_only_while_an_item_is_awaited(form: str) -
     await assert_whole(scheduler)
 
 
+async def test_a_stream_that_was_started_and_not_read_yet_is_not_overdue() -> None:
+    scheduler, words = make_scheduler(), Words(5)
+    stream = scheduler.stream("interactive", words.generator, run_timeout=2.5)
+
+    await stream.start()
+    await asyncio.sleep(10)
+
+    assert [call.state for call in scheduler.calls()] == ["running"]
+    assert [await anext(stream) for _ in range(2)] == [0, 1]
+    with pytest.raises(RunTimeout):
+        await anext(stream)
+    await assert_whole(scheduler)
+
+
 async def test_time_in_a_released_block_of_the_source_counts_in_no_timeout() -> None:
     scheduler = make_scheduler()
 
