@@ -16,7 +16,8 @@ __all__ = ["Heard"]
 class Heard:
     """Decides as `law`, which is at ease if none is given, and asserts of each event what holds for one call.
 
-    An end without an arrival is only for a policy that came in the middle; `strangers` counts them.
+    An end without an arrival is only for a policy that came in the middle; `strangers` counts them. `streams`: some
+    calls are, and the time that their readers took is in no latency.
 
     Attributes:
         told: every event and when it came, in order, since the last `reset`.
@@ -25,8 +26,9 @@ class Heard:
         resets: how often it was told that the loop has gone.
     """
 
-    def __init__(self, law: LimitPolicy | None = None) -> None:
+    def __init__(self, law: LimitPolicy | None = None, *, streams: bool = False) -> None:
         self.law = law
+        self._streams = streams
         self.told: list[tuple[float, Arrived | FirstToken | Ended]] = []
         self.unfinished: dict[int, float] = {}
         self.served: set[int] = set()
@@ -75,7 +77,7 @@ class Heard:
         arrived = self.unfinished.pop(event.call, None)
         if arrived is None:
             self.strangers += 1
-        elif event.latency < now - arrived - 1e-9:
+        elif event.latency < now - arrived - 1e-9 and not self._streams:
             self.complaints.append(f"{event} lived longer, from {arrived} to {now}")
 
     def decide(self, now: float, signals: Signals) -> Decision:

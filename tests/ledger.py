@@ -16,7 +16,9 @@ COUNTED_AS: Final = {
     "SchedulerMisuse": "failed",
     "CancelledError": "cancelled",
     "CallAborted": "cancelled",
+    "StreamClosed": "cancelled",
     "RunTimeout": "timed_out",
+    "idle": "timed_out",  # a stream that nobody read
     "QueueFull": "rejected",
     "QueueTimeout": "rejected",
     "SchedulerClosed": "rejected",

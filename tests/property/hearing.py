@@ -13,9 +13,13 @@ __all__ = ["Hearing"]
 
 
 class Hearing:
-    """Puts itself around the policies of a scheduler; does nothing where it has thresholds, or nothing."""
+    """Puts itself around the policies of a scheduler; does nothing where it has thresholds, or nothing.
 
-    def __init__(self) -> None:
+    `streams`: some of the calls are.
+    """
+
+    def __init__(self, *, streams: bool = False) -> None:
+        self._streams = streams
         self.scheduler: TrafficScheduler | None = None
         self._heard: Heard | None = None
         self._before: list[Call] = []  # kept, so that no other call gets their numbers
@@ -26,7 +30,7 @@ class Hearing:
         if law is None:
             return settings
         self._before = self._unfinished()
-        self._heard = Heard(law)
+        self._heard = Heard(law, streams=self._streams)
         return {**settings, "policy": self._heard}
 
     def _unfinished(self) -> list[Call]:
@@ -34,7 +38,7 @@ class Hearing:
         if self.scheduler is None:
             return []
         calls = self.scheduler._home.admission.calls()
-        return [call for call in calls if call.interactive and call.observed and call.state != LENT_ON]
+        return [call for call in calls if call.interactive and _observed(call) and call.state != LENT_ON]
 
     def check(self) -> None:
         """It knows of each call that is traffic and has not ended, and of no other."""
@@ -49,3 +53,9 @@ class Hearing:
         """So it is, and nobody is left."""
         self.check()
         assert self._unfinished() == []
+
+
+def _observed(call: Call) -> bool:
+    """A stream's age is no news between two items."""
+    stream = None if call.extras is None else call.extras.stream
+    return call.observed or (stream is not None and stream._left_at is not None and stream._observed)

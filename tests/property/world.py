@@ -18,6 +18,7 @@ from tests.ledger import assert_accounted
 from tests.property.hearing import Hearing
 from tests.property.world_jobs import KINDS, Boom, Job, Kind
 from tests.property.world_listener import Told
+from tests.property.world_streams import LONGEST_CLEAN_UP, PREFIX, Readers
 
 __all__ = ["WAITS", "Records", "World", "forgive"]
 
@@ -55,17 +56,21 @@ def forgive(scheduler: TrafficScheduler) -> None:
 class World:
     """A scheduler, its loop and its jobs. Every method that begins with `do_` is a step.
 
-    `lavish`: it does not matter how much is lost when calls are preempted.
+    `lavish`: it does not matter how much is lost when calls are preempted. `hearing`: a policy hears of single calls.
+    `streams`: there are some.
     """
 
-    def __init__(self, listening: bool, lavish: bool, hearing: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, listening: bool, lavish: bool, hearing: bool = False, streams: bool = False, **settings: Any
+    ) -> None:
         self.loop = VirtualTimeLoop()
         self.settings = settings
-        self.hearing = Hearing() if hearing else None
+        self.hearing = Hearing(streams=streams) if hearing else None
         self.scheduler = TrafficScheduler(**(settings if self.hearing is None else self.hearing.around(settings)))
         if self.hearing is not None:
             self.hearing.scheduler = self.scheduler
         self.jobs: list[Job] = []
+        self.readers = Readers(self)
         self.others: list[asyncio.Task[Any]] = []
         self.lavish = lavish
         self.inside = dict.fromkeys(KINDS, 0)
@@ -78,9 +83,13 @@ class World:
         if self.told is not None:
             self.scheduler.add_listener(self.told)
         self.complaints: list[object] = []
-        self.loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
+        self.loop.set_exception_handler(self._complain)
         self.records = Records()
         logging.getLogger("asyncio").addHandler(self.records)
+
+    def _complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not self.readers.forgives(context.get("exception")):
+            self.complaints.append(context)
 
     # Steps
 
@@ -198,8 +207,8 @@ class World:
         assert (slot.kind, slot.label) == (job.kind, job.name if job.labelled else None)
 
     def _each_job_inside_has_a_slot(self, snapshot: SchedulerSnapshot) -> None:
-        assert self.inside["interactive"] <= snapshot.interactive_running
-        assert self.inside["batch"] <= snapshot.batch_running
+        assert self.inside["interactive"] + self.readers.inside("interactive") <= snapshot.interactive_running
+        assert self.inside["batch"] + self.readers.inside("batch") <= snapshot.batch_running
 
     def check(self) -> None:
         if self.lavish:
@@ -222,14 +231,17 @@ class World:
         infos = self.scheduler.calls()
         assert sum(info.state == "queued" for info in infos) == snapshot.interactive_queued + snapshot.batch_queued
         assert len(infos) == snapshot.running + snapshot.interactive_queued + snapshot.batch_queued
-        self._calls_are_those_of_living_jobs(infos)
+        self._calls_are_those_of_living_jobs([info for info in infos if not (info.label or "").startswith(PREFIX)])
+        self.readers.check(infos)
         # One of the scheduler's own while somebody waits, and one of close().
         ours = bool(snapshot.interactive_queued or snapshot.batch_queued) + self.closed
-        assert self.armed_timers <= ours + sum(job.timers for job in self.jobs), "a timer too many"
+        assert self.armed_timers <= ours + sum(job.timers for job in self.jobs) + self.readers.timers, (
+            "a timer too many"
+        )
         assert not self.complaints
         assert not self.records.messages
 
-    def _calls_are_those_of_living_jobs(self, infos: tuple[CallInfo, ...]) -> None:
+    def _calls_are_those_of_living_jobs(self, infos: list[CallInfo]) -> None:
         alive = {job.name: job for job in self.jobs if job.alive}
         assert len(infos) <= len(alive)
         for info in infos:
@@ -240,7 +252,8 @@ class World:
                 assert not job.calls or (job.preemptible and job.stops and not job.at_work)
                 assert self.loop.time() <= job.queue_deadline + ROUNDING, "nobody looked in time"
             elif info.state == "overdue":
-                assert job.way == "swallows cancellation"
+                just_now = self.loop.time() <= job.run_deadline + ROUNDING  # and it has not heard of it yet
+                assert just_now or job.way == "swallows cancellation"
 
     @property
     def armed_timers(self) -> int:
@@ -255,9 +268,10 @@ class World:
             self.scheduler.resume(kind)
         for job in self.jobs:
             job.gate.set()
-        tasks = [*(job.task for job in self.jobs), *self.others]
+        tasks = [*(job.task for job in self.jobs), *self.readers.end(), *self.others]
         if tasks:
             self.loop.run_until_complete(asyncio.wait(tasks))
+        self.do_sleep(LONGEST_CLEAN_UP)  # of a stream that was dropped, for which nobody waits
         self.do_pass(3)
         self._everything_settled_once()
         self._nothing_is_left()
@@ -276,6 +290,7 @@ class World:
             assert not (job.calls and job.outcome in NEVER_RAN)
             assert job.calls or job.outcome not in ("returned", "Boom", "RunTimeout", "SchedulerMisuse")
             assert job.outcome or not job.calls
+        self.readers.check_end()
         for kind in KINDS:
             self._totals_are_what_callers_saw(kind)
         if self.told is not None:
@@ -285,7 +300,10 @@ class World:
         totals = self.scheduler.snapshot().totals[kind]
         jobs = [job for job in self.jobs if job.kind == kind and job.submitted and job.outcome]
         met = sum(job.outcome == "CancelledError" and not job.calls for job in jobs)
-        assert_accounted(totals, Counter(job.outcome for job in jobs), sum(job.calls > 0 for job in jobs), met)
+        streams = self.readers.outcomes(kind)
+        outcomes = Counter(job.outcome for job in jobs) + streams
+        called = sum(job.calls > 0 for job in jobs) + self.readers.started(kind)
+        assert_accounted(totals, outcomes, called, met + streams["CancelledError"])
         again = sum(job.calls - 1 for job in jobs if job.calls)
         assert again <= totals.preempted <= sum(job.stops for job in jobs)
 
@@ -300,7 +318,7 @@ class World:
 
     def _no_slot_was_lost_or_gained(self) -> None:
         cap, before = self.settings["max_concurrency"], len(self.jobs)
-        self.scheduler.configure(max_queued_interactive=None)
+        self.scheduler.configure(max_queued_interactive=None, max_running_per_tenant=None)
         self.do_arrive(times=cap + 2, kind="interactive", **WAITS)
         self.do_pass(3)
         assert self.inside == {"interactive": cap, "batch": 0}
@@ -316,10 +334,13 @@ class World:
         self.loop.set_exception_handler(lambda loop, context: None)
         self.do_quietly()
         self.loop.close()
+        self.readers.dispose()
 
     def do_quietly(self) -> None:
         for job in self.jobs:
             job.gate.set()
+        for reader in self.readers.all:
+            reader.feed.end()
         for _ in range(5):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ from llm_traffic_scheduler import (
 if TYPE_CHECKING:
     from tests.property.world import World
 
-__all__ = ["KINDS", "Boom", "Headroom", "Job", "Kind"]
+__all__ = ["KINDS", "ROUNDING", "Boom", "Headroom", "Job", "Kind"]
 
 Kind = Literal["interactive", "batch"]
 KINDS: tuple[Kind, Kind] = ("interactive", "batch")
@@ -109,6 +110,7 @@ class Job:
         return (
             (self.patience is not None)
             + (runs and self.way in ("sleeps", "streams"))
+            + (runs and self.way == "reads a stream")
             + (runs and self.run_timeout is not None)
         )
 
@@ -234,6 +236,9 @@ class Job:
         elif self.way == "is throttled":
             slot.throttled(self.lasts)
             await self.gate.wait()
+        elif self.way == "reads a stream":
+            async with self.world.scheduler.stream(self.kind, self._words) as words:
+                assert [word async for word in words] == ["a", "b"]
         elif self.way == "waits":
             await self.gate.wait()
         elif self.way == "swallows cancellation":
@@ -247,3 +252,8 @@ class Job:
                 await self.gate.wait()
             except asyncio.CancelledError:
                 raise Boom from None
+
+    async def _words(self) -> AsyncIterator[str]:
+        yield "a"
+        await self.gate.wait()
+        yield "b"

@@ -14,6 +14,7 @@ from llm_traffic_scheduler import (
     LimitChanged,
 )
 from tests.property.world_jobs import KINDS, Headroom
+from tests.property.world_streams import PREFIX
 
 if TYPE_CHECKING:
     from tests.property.world import World
@@ -37,12 +38,14 @@ class Told:
             return
         assert event.label is not None
         before = self.state.get(event.label)
+        # A stream that was refused, or whose reader left the queue, may be tried again.
+        retried = before == "gone" and event.label.startswith(PREFIX)
         self.kinds[event.label] = event.kind
         if isinstance(event, CallQueued):
-            assert before is None
+            assert before is None or retried
             self.state[event.label] = "queued"
         elif isinstance(event, CallStarted):
-            assert before in (None, "queued", "again")
+            assert before in (None, "queued", "again") or retried
             self._judge(event)
             self.state[event.label] = "running"
             self.started["interactive" if event.kind == "interactive" else "batch"] += before != "again"
@@ -53,7 +56,7 @@ class Told:
             self.state[event.label] = "gone"
         else:
             assert isinstance(event, CallRejected)
-            assert before in (None, "queued")
+            assert before in (None, "queued") or retried
             self.state[event.label] = "gone"
 
     def may_start_again(self, label: str) -> None:
@@ -81,6 +84,9 @@ class Told:
     def check_complete(self) -> None:
         """Each call that was submitted has been heard of, from its start to its end."""
         assert set(self.state.values()) <= {"gone"}
-        assert set(self.state) == {job.name for job in self.world.jobs if job.submitted and job.outcome}
+        assert set(self.state) == {
+            *(job.name for job in self.world.jobs if job.submitted and job.outcome),
+            *self.world.readers.heard_of(),
+        }
         totals = self.world.scheduler.snapshot().totals
         assert {kind: totals[kind].started for kind in KINDS} == self.started
