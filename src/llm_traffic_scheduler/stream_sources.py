@@ -86,6 +86,8 @@ class Source(Generic[T]):
             opened = await opened
         if not hasattr(type(opened), "__anext__") and hasattr(type(opened), "__aenter__"):
             opened = await self._open.enter_async_context(cast("AbstractAsyncContextManager[object]", opened))
+            if isinstance(opened, AsyncGeneratorType):  # of which the event loop does not know, see `_first`
+                self._close_later(opened)
         else:
             self._close_later(opened)
         if not hasattr(type(opened), "__anext__") and hasattr(type(opened), "__aiter__"):

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import warnings
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -60,6 +61,21 @@ async def test_leaving_the_block_closes_the_stream(form: str) -> None:
         await anext(stream)
     assert account(scheduler, "interactive").cancelled == 1
     await assert_over(scheduler, words)
+
+
+async def test_a_generator_is_closed_before_the_manager_that_gave_it_and_did_not_close_it() -> None:
+    scheduler, words, closed = make_scheduler(), Words(), []
+
+    @asynccontextmanager
+    async def manager() -> AsyncIterator[AsyncIterator[int]]:
+        yield words.generator()
+        closed.append(words.closed)
+
+    async with scheduler.stream("interactive", manager) as stream:
+        await anext(stream)
+
+    assert closed == [1]
+    await assert_whole(scheduler)
 
 
 @each_form
