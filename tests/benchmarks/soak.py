@@ -233,6 +233,8 @@ OUTCOMES: Final[Mapping[str, str]] = {
     "RunTimeout": "run timeout",
     "QueueTimeout": "queue timeout",
     "QueueFull": "queue full",
+    "StreamClosed": "streams left or closed",
+    "idle": "streams left too long",
 }
 
 

@@ -16,12 +16,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from llm_traffic_scheduler import FixedPolicy, Kind, LimitPolicy, TrafficScheduler, kind_in_force, traffic
+from llm_traffic_scheduler import FixedPolicy, Kind, LimitPolicy, StreamClosed, TrafficScheduler, kind_in_force, traffic
 from llm_traffic_scheduler.call import Call
 from llm_traffic_scheduler.core.admission import GONE, LENT_ON, QUEUED, RUNNING
 from llm_traffic_scheduler.surroundings import active_call
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.behaviour.doors import Door, through_slot, through_submit
+from tests.benchmarks.soak_streams import read_stream
 from tests.benchmarks.soak_ways import WAYS, Work
 from tests.ledger import COUNTED_AS
 from tests.support import armed_timers
@@ -33,6 +34,7 @@ KINDS: Final[tuple[Kind, Kind]] = ("interactive", "batch")
 CLIENTS: Final[Mapping[str, int]] = {"interactive": 32, "batch": 40}
 TENANTS: Final = ("red", "green", "blue", "white", "black")
 DEEPEST: Final = 3
+STREAMS: Final = 0.15  # of the calls that are inside of no other
 FAULTS_KEPT: Final = 20
 ROUNDING: Final = 1e-9
 
@@ -113,6 +115,7 @@ class Crowd:
         self.over = False
         self.live: dict[Ticket, None] = {}
         self.in_threads = Counter[str]()  # calls from threads, which may have come in or not
+        self.streams = 0  # that somebody reads
         self.uncounted = 0  # that were in lent slots
         self.submitted, self.settled, self.called = Counter[str](), Counter[str](), Counter[str]()
         self.outcomes = {kind: Counter[str]() for kind in KINDS}
@@ -206,17 +209,28 @@ class Crowd:
         kind, seen = ticket.kind, "returned"
         self.submitted[kind] += not ticket.depth  # one inside of another counts if it gets a slot of its own
         self.live[ticket] = None
-        door = self._pick(DOORS, self._doors)
         try:
-            await door(self.scheduler, kind, self.run, ticket, **ticket.options)
+            if not ticket.depth and self.chance.random() < STREAMS:
+                await self._stream(ticket)
+            else:
+                door = self._pick(DOORS, self._doors)
+                await door(self.scheduler, kind, self.run, ticket, **ticket.options)
         except BaseException as error:
-            seen = type(error).__name__
+            idle = isinstance(error, StreamClosed) and error.idle is not None
+            seen = "idle" if idle else type(error).__name__
             if seen not in COUNTED_AS:
                 self.blame("a call raised", ticket, "".join(traceback.format_exception(error)))
             if not isinstance(error, Exception):
                 raise
         finally:
             self._settle(ticket, seen)
+
+    async def _stream(self, ticket: Ticket) -> None:
+        self.streams += 1
+        try:
+            await read_stream(self, ticket.kind, ticket, **ticket.options)
+        finally:
+            self.streams -= 1
 
     def _settle(self, ticket: Ticket, seen: str) -> None:
         self.expect(ticket in self.live, "settled twice", ticket)
@@ -334,7 +348,7 @@ class Crowd:
         known = len(self.live) + self.in_threads.total() + ended_early
         self.expect(present + hidden <= known, "calls that nobody waits for", known, snapshot)
         timers, lent = len(self.schedulers_timers()), sum(map(self._uses_lent_slot, self.live))
-        self.expect(timers <= snapshot.running + lent + 1, "more timers than calls", timers, snapshot)
+        self.expect(timers <= snapshot.running + lent + 1 + self.streams, "more timers than calls", timers, snapshot)
 
     def _uses_lent_slot(self, ticket: Ticket) -> bool:
         """Now: also one that has given up a slot of its own before."""
