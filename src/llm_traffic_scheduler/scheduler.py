@@ -5,22 +5,20 @@ Floor: third, the lowest that imports asyncio. What is decided, and why, is on t
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from asyncio import current_task, get_running_loop
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from types import CoroutineType, EllipsisType, TracebackType
-from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
+from types import CoroutineType, TracebackType
+from typing import Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import bulk, call_options, nested, preemption, stream, threads, wrapping
+from . import bulk, call_options, nested, preemption, shutdown, steering, stream, threads, wrapping
 from .call import Call
 from .call_options import CallOptions, parse, refuse_preemptible, refuse_unknown
 from .circles import watch_for_circles
 from .core.admission import RUNNING
-from .core.checks import timeout as timeout_checked
 from .dispatcher import LOOKUP_IS_DEAR
 from .errors import ConfigError, SchedulerClosed, SchedulerMisuse
 from .listeners import Listener
@@ -29,16 +27,15 @@ from .observation import tell_arrived
 from .policies.base import LimitPolicy
 from .policies.history import LimitRecord
 from .refusals import refusal
-from .settings import Changes, Settings
-from .shutdown import ALL_KINDS, Shutdown
+from .settings import Settings
 from .slot import Slot
 from .slot_context import SlotContext
-from .snapshot import CallInfo, CloseReport, SchedulerSnapshot
+from .snapshot import CallInfo, SchedulerSnapshot
 from .stream_sources import PLAIN, refuse_stream
 from .surroundings import active, around, leave
 from .traffic import is_interactive, living
 from .views import call_infos, explanation, limit_history, take_snapshot
-from .work import Kind, check_awaitable, kind_name, not_a_function
+from .work import Kind, check_awaitable, not_a_function
 
 __all__ = ["TrafficScheduler"]
 
@@ -127,7 +124,7 @@ class TrafficScheduler(LoopBound):
             close_timeout=close_timeout,
         )
         self._never_plain = settings.bounds_waits_or_runs
-        self._shutdown: Shutdown | None = None
+        self._shutdown: shutdown.Shutdown | None = None
         super().__init__(name, settings)
 
     # Running work
@@ -218,6 +215,11 @@ class TrafficScheduler(LoopBound):
     submit_from_thread = threads.submit_from_thread
     slot_from_thread = threads.slot_from_thread
     timeouts_in_force = call_options.timeouts_in_force
+    configure = steering.configure
+    pause = steering.pause
+    resume = steering.resume
+    drain = shutdown.drain
+    close = shutdown.close
 
     def _admit(self, kind: Kind | None, options: CallOptions) -> Call:
         """Check the arguments, then let the call start or wait. A plain call pays for no check of what others bring."""
@@ -329,102 +331,6 @@ class TrafficScheduler(LoopBound):
         self._own_thread("remove_listener")
         self._listeners.remove(callback)
         self._home.look_after()
-
-    # Steering
-
-    def configure(self, **changes: Unpack[Changes]) -> None:
-        """Change any argument of the constructor but `name`; all of them or, on an error, none.
-
-        Calls that run go on; a raised limit starts waiting calls at once. Equal values change nothing. A policy
-        replaces the thresholds and a threshold replaces the policy. A new `window` keeps the traffic that fits it.
-
-        Raises:
-            ConfigError: as the constructor.
-        """
-        self._own_thread("configure")
-        old, new = self._settings, self._settings.changed(dict(changes))
-        if new == old:
-            return
-        policy = self._policy if new.law == old.law else new.make_policy()  # before anything is changed, it may raise
-        self._settings = new
-        self._never_plain = new.bounds_waits_or_runs or self._shutdown is not None
-        home = self._home
-        now = home.clock()
-        if policy is not self._policy:
-            self._policy = policy
-            self._reset_policy()
-            home.governor.set_policy(policy)
-        if new.window != old.window:
-            home.governor.set_window(home.governor.window.resized(new.window, now), now)
-        home.admission.set_limits(new.limits)
-        home.governor.forget()
-        home.watchman.forget(now)
-        self._listeners.forget_warnings()
-        self._settle(now)
-
-    def _settle(self, now: float) -> None:
-        self._home.settle(now)
-        self._listeners.raise_fatal()
-
-    def pause(self, kind: Kind) -> None:
-        """Let nothing of this kind start until `resume(kind)`; what runs goes on.
-
-        Raises:
-            ConfigError, SchedulerMisuse: it is no kind.
-        """
-        self._own_thread("pause")
-        self._set_paused(self._home.admission.paused | {kind_name(kind)})
-
-    def resume(self, kind: Kind) -> None:
-        """Undo `pause(kind)`; what waits and may run starts at once."""
-        self._own_thread("resume")
-        self._set_paused(self._home.admission.paused - {kind_name(kind)})
-
-    def _set_paused(self, paused: frozenset[str]) -> None:
-        now = self._home.clock()
-        self._home.admission.set_paused(paused, now)
-        self._settle(now)
-
-    # Ending
-
-    async def drain(self) -> None:
-        """Return once the scheduler has been idle at any instant after the call; new work is not refused.
-
-        Raises:
-            SchedulerMisuse: called from inside a slot, which would wait for itself.
-        Cancellation: harmless.
-        """
-        self._outside_a_slot("drain")
-        await self._on(asyncio.get_running_loop()).wait_idle()
-
-    async def close(
-        self, *, timeout: float | EllipsisType | None = ..., finish_queued: Iterable[Kind] | Kind = ("interactive",)
-    ) -> CloseReport:
-        """Refuse new calls and those that wait, except of the kinds in `finish_queued`; let the rest end.
-
-        After `timeout` seconds (left out: `close_timeout`; None: no bound) what still runs is cancelled and its callers
-        get CallAborted; what has not ended a second later is reported as abandoned. Called twice: the earlier
-        deadline holds.
-
-        Raises:
-            ConfigError: `timeout` is below 0, or `finish_queued` names what is no kind; nothing was closed.
-            SchedulerMisuse: called from inside a slot, which would wait for itself.
-        Cancellation: the close goes on.
-        """
-        self._outside_a_slot("close")
-        given = self._settings.close_timeout if timeout is ... else timeout
-        patience = timeout_checked("timeout", given)
-        if not patience >= 0:
-            raise ConfigError(f"timeout must be at least 0 seconds or None, got {given!r}")
-        kinds: Iterable[Any] = (finish_queued,) if isinstance(finish_queued, str) else finish_queued
-        kept = frozenset(kind_name(kind) for kind in kinds) - self._home.admission.paused
-        home = self._on(asyncio.get_running_loop())
-        if self._shutdown is None:
-            self._shutdown, self._never_plain = Shutdown(home, self._tallies), True
-        self._shutdown.refuse(ALL_KINDS - kept)
-        if patience < math.inf:
-            self._shutdown.bound(home.clock() + patience)
-        return await self._shutdown.done()
 
     async def __aenter__(self) -> Self:
         if self._shutdown is not None:

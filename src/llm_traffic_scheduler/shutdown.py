@@ -1,23 +1,30 @@
 """How a scheduler ends: refuse, finish, cancel, report.
 
-Floor: third.
+Floor: third. `drain` and `close` are methods of `TrafficScheduler`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Final
 
 from .call import Call, Verdict
+from .core import checks
 from .core.admission import GONE, LENT_ON, QUEUED
 from .dispatcher import Dispatcher
+from .errors import ConfigError
 from .nested import guests_elsewhere
 from .refusals import refuse_queued
 from .snapshot import CloseReport, Tally
+from .work import Kind, kind_name
 
-__all__ = ["Shutdown"]
+if TYPE_CHECKING:
+    from .scheduler import TrafficScheduler
+
+__all__ = ["Shutdown", "close", "drain"]
 
 GRACE: Final = 1.0
 """Seconds that cancelled calls get to end before they are reported as abandoned."""
@@ -121,3 +128,47 @@ class Shutdown:
 
     def _rejected(self) -> int:
         return sum(tally.rejected for tally in self._tallies.values())
+
+
+async def drain(scheduler: TrafficScheduler) -> None:
+    """Return once the scheduler has been idle at any instant after the call; new work is not refused.
+
+    Raises:
+        SchedulerMisuse: called from inside a slot, which would wait for itself.
+    Cancellation: harmless.
+    """
+    scheduler._outside_a_slot("drain")
+    await scheduler._on(asyncio.get_running_loop()).wait_idle()
+
+
+async def close(
+    scheduler: TrafficScheduler,
+    *,
+    timeout: float | EllipsisType | None = ...,
+    finish_queued: Iterable[Kind] | Kind = ("interactive",),
+) -> CloseReport:
+    """Refuse new calls and those that wait, except of the kinds in `finish_queued`; let the rest end.
+
+    After `timeout` seconds (left out: `close_timeout`; None: no bound) what still runs is cancelled and its callers
+    get CallAborted; what has not ended a second later is reported as abandoned. Called twice: the earlier
+    deadline holds.
+
+    Raises:
+        ConfigError: `timeout` is below 0, or `finish_queued` names what is no kind; nothing was closed.
+        SchedulerMisuse: called from inside a slot, which would wait for itself.
+    Cancellation: the close goes on.
+    """
+    scheduler._outside_a_slot("close")
+    given = scheduler._settings.close_timeout if timeout is ... else timeout
+    patience = checks.timeout("timeout", given)
+    if not patience >= 0:
+        raise ConfigError(f"timeout must be at least 0 seconds or None, got {given!r}")
+    kinds: Iterable[Any] = (finish_queued,) if isinstance(finish_queued, str) else finish_queued
+    kept = frozenset(kind_name(kind) for kind in kinds) - scheduler._home.admission.paused
+    home = scheduler._on(asyncio.get_running_loop())
+    if scheduler._shutdown is None:
+        scheduler._shutdown, scheduler._never_plain = Shutdown(home, scheduler._tallies), True
+    scheduler._shutdown.refuse(ALL_KINDS - kept)
+    if patience < math.inf:
+        scheduler._shutdown.bound(home.clock() + patience)
+    return await scheduler._shutdown.done()
