@@ -44,6 +44,7 @@ class Feed:
     Attributes:
         sent: items that it has handed out.
         broke: its clean-up has raised.
+        cut: its clean-up is going on, or was cancelled.
         aside: it is in a `checkpoint()`, or has lost its slot there.
     """
 
@@ -59,6 +60,7 @@ class Feed:
     closed: int = 0
     sent: int = 0
     broke: bool = False
+    cut: bool = False
     aside: bool = False
 
     def __post_init__(self) -> None:
@@ -152,7 +154,9 @@ class Feed:
             if self.clean_up == "takes a pass":
                 await asyncio.sleep(0)
             elif self.clean_up == "takes long":
+                self.cut = True
                 await asyncio.sleep(LONGEST_CLEAN_UP)
+                self.cut = False
             elif self.clean_up == "fails":
                 self.broke = True
                 raise Boom
@@ -376,6 +380,8 @@ class Reader:
     def _fate(self) -> str:
         if self.fate or self.feed.broke:
             return self.fate or "Boom"
+        if self.feed.cut:  # by close() of the scheduler, whatever was the reason to close the stream
+            return "CallAborted"
         why = self.reading._why
         assert why is not None
         return "idle" if isinstance(why, StreamClosed) and why.idle is not None else type(why).__name__
