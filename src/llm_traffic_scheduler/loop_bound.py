@@ -84,10 +84,14 @@ class LoopBound:
                 f"write loop.call_soon_threadsafe(lambda: scheduler.{what}(...))"
             )
         if self._home.governor.asking:
-            raise SchedulerMisuse(
-                f"{what}() was called by the policy, in the middle of a change: let it decide, "
-                f"and write loop.call_soon(lambda: scheduler.{what}(...)) for the rest"
-            )
+            raise self._called_by_policy(what)
+
+    def _called_by_policy(self, what: str) -> SchedulerMisuse:
+        rest = "asyncio.create_task(scheduler.submit(...))" if what == "submit" else f"scheduler.{what}(...)"
+        return SchedulerMisuse(
+            f"{what}() was called by the policy, in the middle of a change: let it decide, "
+            f"and write loop.call_soon(lambda: {rest}) for the rest"
+        )
 
     def _outside_a_slot(self, what: str) -> None:
         inside = (node for node in lineage(around()) if isinstance(node, Call))

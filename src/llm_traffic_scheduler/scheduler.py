@@ -229,6 +229,8 @@ class TrafficScheduler(LoopBound):
         home = self._home
         if not (home.is_here() if LOOKUP_IS_DEAR else get_running_loop() is home.loop):
             home = self._on(get_running_loop())
+        if (governor := home.governor).asking:
+            raise self._called_by_policy("submit")
         call = Call()
         call.home, call.interactive = home, interactive
         call.observed = interactive
@@ -237,7 +239,6 @@ class TrafficScheduler(LoopBound):
         call.submitted = now = home.clock()
         # From here on as `Dispatcher.admit`, one frame less.
         if interactive:
-            governor = home.governor
             if now >= governor.slice_end:
                 home.enter_slice(now)
             governor.fresh = False
@@ -253,6 +254,8 @@ class TrafficScheduler(LoopBound):
         call.interactive = is_interactive(kind, inside)
         waits = parse(call, options, self._settings, inside)
         call.home = home = self._on(get_running_loop())
+        if home.governor.asking:
+            raise self._called_by_policy("submit")
         call.parent = inside = living(inside)
         host = nested.host_of(inside, home)
         if self._shutdown is not None and (host is None or self._shutdown.over):

@@ -182,7 +182,46 @@ async def test_it_may_not_change_the_scheduler(change: str, on: type[Any]) -> No
     assert (snapshot.policy_faults, snapshot.max_concurrency, snapshot.paused) == (1, 2, frozenset())
 
 
-@pytest.mark.asyncio(loop_factories=["virtual", "eager"])
+@pytest.mark.parametrize("options", [{}, {"label": "particular"}])
+@pytest.mark.parametrize("kind", ["interactive", "batch"])
+@pytest.mark.parametrize("door", ["observe", "advance", "decide"])
+async def test_it_may_not_submit_on_the_spot(door: str, kind: Any, options: dict[str, Any]) -> None:
+    refused: list[BaseException] = []
+
+    class Submits(Heard):
+        def observe(self, now: float, event: Arrived | FirstToken | Ended) -> None:
+            super().observe(now, event)
+            self.submit("observe")
+
+        def advance(self, now: float, signals: Signals) -> None:
+            super().advance(now, signals)
+            self.submit("advance")
+
+        def decide(self, now: float, signals: Signals) -> Decision:
+            self.submit("decide")
+            return super().decide(now, signals)
+
+        def submit(self, at: str) -> None:
+            if at == door and not refused:
+                call = scheduler.submit(kind, noop, **options)
+                try:
+                    call.send(None)  # as a loop does whose tasks start at once
+                except SchedulerMisuse as error:
+                    refused.append(error)
+
+    scheduler = make_scheduler(policy=Submits(), batch_min_concurrency=1, max_concurrency=4)
+    held = [hold(scheduler, "batch") for _ in range(2)]
+    await settle()
+    await scheduler.submit("interactive", noop)
+    for each in held:
+        each.release()
+
+    assert ["submit() was called by the policy" in str(error) for error in refused] == [True]
+    await settle()
+    assert sum(totals.submitted for totals in scheduler.snapshot().totals.values()) == 3
+    await assert_whole(scheduler)
+
+
 @pytest.mark.parametrize("kind", ["interactive", "batch"])
 @pytest.mark.parametrize("on", [Arrived, FirstToken, Ended])
 async def test_a_call_that_it_makes_in_a_task_of_its_own_breaks_no_bound(kind: Any, on: type[Any]) -> None:
