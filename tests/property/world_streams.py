@@ -432,7 +432,7 @@ class Readers:
         else:
             self._drop(reader)
         quick = reader.feed.way == "sends" and reader.feed.clean_up != "takes long"
-        self._world.do_pass(6 if quick else 2)
+        self._world.do_pass(10 if quick else 2)
         if ends == "closed" and quick:
             assert not reader.tasks, "whoever closes it waits for its reader"
 
