@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from threading import get_ident
-from typing import NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
+from weakref import WeakValueDictionary
 
 from .call import Call
 from .core.admission import GONE
 from .dispatcher import Dispatcher
-from .errors import SchedulerMisuse
+from .errors import ConfigError, SchedulerMisuse
 from .forks import survive_forks
 from .listeners import Listeners
 from .loop_end import abandon
-from .policies.base import reset
+from .policies.base import LimitPolicy, remembers, reset
 from .settings import Settings
 from .snapshot import Tally
 from .surroundings import around, lineage
 
+if TYPE_CHECKING:
+    from .shutdown import Shutdown
+
 __all__ = ["LoopBound"]
+
+# By the policy's id, which nobody else has as long as its scheduler holds it. Module state, because a policy may come
+# to two schedulers that know nothing of each other; weak, because whoever is gone has freed it.
+_serves: Final[WeakValueDictionary[int, LoopBound]] = WeakValueDictionary()
 
 
 class LoopBound:
@@ -32,7 +40,9 @@ class LoopBound:
         self._settings = settings
         self._tallies = {"interactive": Tally(), "batch": Tally()}
         self._listeners = Listeners(name)
-        self._policy = settings.make_policy()
+        self._shutdown: Shutdown | None = None
+        self._policy = policy = settings.make_policy()
+        self._claim(policy)
         self._home = self._new_home(None)
         survive_forks(self)
 
@@ -58,6 +68,24 @@ class LoopBound:
         home = Dispatcher(loop, self._settings, self._policy, self._tallies, self._listeners)
         home.admission.set_paused(paused, home.clock())
         return home
+
+    def _claim(self, policy: LimitPolicy) -> None:
+        """The policy is this scheduler's from here on.
+
+        Raises:
+            ConfigError: it remembers what it hears, and another scheduler in use has it.
+        """
+        other = _serves.get(id(policy))
+        if other is not None and other is not self and other._has(policy) and remembers(policy):
+            raise ConfigError(
+                f"policy serves scheduler {other.name!r}, and would learn from the calls of both: make one for each, "
+                "or close that one first"
+            )
+        _serves[id(policy)] = self
+
+    def _has(self, policy: LimitPolicy) -> bool:
+        loop = self._home.loop if hasattr(self, "_home") else None
+        return self._policy is policy and self._shutdown is None and (loop is None or not loop.is_closed())
 
     def _reset_policy(self) -> None:
         """Let the policy forget single calls: of those that it knew it would not hear any more."""

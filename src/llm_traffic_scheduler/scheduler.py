@@ -124,7 +124,6 @@ class TrafficScheduler(LoopBound):
             close_timeout=close_timeout,
         )
         self._never_plain = settings.bounds_waits_or_runs
-        self._shutdown: shutdown.Shutdown | None = None
         super().__init__(name, settings)
 
     # Running work

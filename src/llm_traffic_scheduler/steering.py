@@ -30,6 +30,7 @@ def configure(scheduler: TrafficScheduler, **changes: Unpack[Changes]) -> None:
     if new == old:
         return
     policy = scheduler._policy if new.law == old.law else new.make_policy()  # before anything is changed, it may raise
+    scheduler._claim(policy)
     scheduler._settings = new
     scheduler._never_plain = new.bounds_waits_or_runs or scheduler._shutdown is not None
     home = scheduler._home

@@ -28,6 +28,7 @@ __all__ = [
     "check_policy",
     "observer_of",
     "reads_of",
+    "remembers",
     "replica_of",
     "reset",
 ]
@@ -96,7 +97,7 @@ class Decision:
 
 @runtime_checkable
 class LimitPolicy(Protocol):
-    """A control law. One object serves one scheduler.
+    """A control law. One object serves one scheduler; a second is refused one that has `observe` or `reset`.
 
     `advance` is the only way to change state; it is called at most once per slice of the window
     (a hundredth of it), before the slice's first event. `decide` is pure: snapshots call it from any
@@ -245,6 +246,16 @@ def replica_of(policy: LimitPolicy) -> LimitPolicy:
     replica = getattr(policy, "replica", None)
     copied: LimitPolicy = policy if replica is None else replica()
     return copied
+
+
+def remembers(policy: LimitPolicy) -> bool:
+    """It has a state that two schedulers would spoil for each other, as far as it says."""
+    try:
+        return any(callable(getattr(policy, name, None)) for name in ("observe", "reset"))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
+        return False
 
 
 def reset(policy: LimitPolicy) -> None:
