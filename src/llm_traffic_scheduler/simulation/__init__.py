@@ -18,14 +18,14 @@ Pictures are drawn by `llm_traffic_scheduler.simulation.plot`, which needs matpl
 
 from .backend import Backend, Broken, OnFirstToken, Overloaded, Throttled
 from .batching_server import A100, H100, TWO_CORE_CPU, BatchingServer, Engine
-from .export import replay_json, scenarios_json
 from .faults import FailingFast, Hung, Outage, Outlier, Throttling, TimingOut
 from .hosted_api import HostedAPI
 from .layout import plain
 from .replay import Replay, Setup, builtin_lengths, paced, replay
-from .report import replay_text, scenario_text, verdict_text
-from .reporting import Reporting
+from .reporting_backend import Reporting
 from .results import RunResult
+from .run_json import replay_json, scenarios_json
+from .run_texts import replay_text, scenario_text, verdict_text
 from .runner import Workload, run_arm
 from .scenarios import SCENARIOS, Scenario, ScenarioRun, run_scenario
 from .shapes import Agents, Lengths, burst, chat_lengths, diurnal, gamma_gaps, sparse, square, steady

@@ -23,7 +23,7 @@ from .arms import OURS
 from .layout import rounded
 from .recording import ArmRun, CallRecord, Latency
 from .replay import Replay
-from .results import RunResult
+from .results import as_arm
 from .scenarios import BATCH_MAX, BATCH_MIN, ScenarioRun
 from .what_if import Answer
 
@@ -82,7 +82,7 @@ def draw_replay(result: Replay, path: str | Path) -> None:
 def draw_answer(answer: Answer, path: str | Path) -> None:
     """Write the picture of a what-if, with the fault's time; calls that failed or never ended take for ever."""
     runs = {"no batch at all": answer.alone, **answer.arms}
-    arms = [_arm_run(name, run) for name, run in runs.items()]
+    arms = [as_arm(name, run) for name, run in runs.items()]
     question, target = answer.question, answer.target
     calls = f"{len(answer.alone.arrivals):,} interactive calls beside an endless batch backlog"
     title = f"{rounded(answer.policy)}: {calls}"
@@ -92,12 +92,6 @@ def draw_answer(answer: Answer, path: str | Path) -> None:
     side[0].set_title("how long interactive calls take", loc="left")
     _draw_trade_off(side[1], [(arm, run.goodput) for arm, run in zip(arms, runs.values(), strict=True)])
     _finish(figure, arms, path)
-
-
-def _arm_run(name: str, run: RunResult) -> ArmRun:
-    pairs = zip(run.arrivals, run.latencies, strict=True)
-    calls = tuple(CallRecord("interactive", at, at + seconds) for at, seconds in pairs)
-    return ArmRun(name, calls, run.samples, run.peak_at_server)
 
 
 def draw_scenarios(runs: Sequence[ScenarioRun], path: str | Path) -> None:

@@ -22,7 +22,8 @@ from llm_traffic_scheduler import TrafficScheduler
 from .arms import OURS, Arm, FixedSplit, Unscheduled, opponents
 from .batching_server import A100, BatchingServer, Engine
 from .progress import Progress, unheard
-from .recording import ArmRun, CallRecord
+from .recording import ArmRun
+from .results import as_arm
 from .runner import Workload, run_arm, sampling
 from .traces import CallLength, RecordedCall, check_fits
 
@@ -135,10 +136,4 @@ def _scheduler(setup: Setup, p95_threshold: float) -> TrafficScheduler:
 def _arm_run(name: str, arm: Arm, workload: Workload, progress: Progress) -> ArmRun:
     every = sampling(workload.span)
     run = run_arm(workload, lambda: arm, sample_every=every, progress=lambda share: progress(share / _ARMS))
-    interactive = (
-        CallRecord("interactive", arrived, arrived + latency)
-        for arrived, latency in zip(run.arrivals, run.latencies, strict=True)
-    )
-    batch = (CallRecord("batch", call.submitted, call.ended, call.tokens) for call in run.batch)
-    calls = sorted((*interactive, *batch), key=lambda call: call.ended)
-    return ArmRun(name, tuple(calls), run.samples, run.peak_at_server)
+    return as_arm(name, run)

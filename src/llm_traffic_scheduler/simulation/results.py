@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .recording import Latency, Sample
+from .recording import ArmRun, CallRecord, Latency, Sample
 
-__all__ = ["BatchCall", "RunResult", "turns"]
+__all__ = ["BatchCall", "RunResult", "as_arm", "turns"]
 
 
 class BatchCall(NamedTuple):
@@ -99,6 +99,17 @@ class RunResult:
         """How many of `batch_max` slots batch work does not have, on average over the samples; it always waits."""
         held_back = [max(0, batch_max - sample.batch) for sample in self.samples]
         return sum(held_back) / len(held_back) if held_back else 0.0
+
+
+def as_arm(name: str, run: RunResult) -> ArmRun:
+    """The run as pictures and tables of arms have it: all calls of both kinds, in order of completion."""
+    interactive = (
+        CallRecord("interactive", arrived, arrived + latency)
+        for arrived, latency in zip(run.arrivals, run.latencies, strict=True)
+    )
+    batch = (CallRecord("batch", call.submitted, call.ended, call.tokens) for call in run.batch)
+    calls = sorted((*interactive, *batch), key=lambda call: call.ended)
+    return ArmRun(name, tuple(calls), run.samples, run.peak_at_server)
 
 
 def turns(values: Sequence[int]) -> int:

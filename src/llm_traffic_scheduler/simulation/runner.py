@@ -25,7 +25,7 @@ from .batching_server import BatchingServer
 from .checks import at_least_zero
 from .progress import Progress
 from .recording import Sample, steering_of
-from .reporting import Reporting
+from .reporting_backend import Reporting
 from .results import BatchCall, RunResult
 from .traces import CallLength, RecordedCall
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llm_traffic_scheduler.simulation import SCENARIOS, ScenarioRun, judge, run_scenario
-from llm_traffic_scheduler.simulation.report import batch_done
+from llm_traffic_scheduler.simulation.run_texts import batch_done
 from llm_traffic_scheduler.simulation.scenarios import AS_FIRST_TOLD, AT_THE_PEAK, NOBODY_WAITS
 
 

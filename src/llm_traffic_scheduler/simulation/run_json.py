@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from .recording import ArmRun
 from .replay import Replay
-from .report import batch_done, replay_remarks, scenario_remarks
+from .run_texts import batch_done, replay_remarks, scenario_remarks
 from .scenarios import BATCH_MAX, BATCH_MIN, SLOTS, ScenarioRun
 from .verdict import Criterion
 

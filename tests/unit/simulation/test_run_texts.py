@@ -18,7 +18,7 @@ from llm_traffic_scheduler.simulation import (
     scenario_text,
     verdict_text,
 )
-from llm_traffic_scheduler.simulation.report import limit_line, replay_remarks, scenario_remarks
+from llm_traffic_scheduler.simulation.run_texts import limit_line, replay_remarks, scenario_remarks
 from tests.unit.simulation.runs import arm_run, peak_run
 
 UNSCHEDULED = arm_run("no scheduler", latency=2.0, batch_ends=(8.0,), limit=None, peak_at_server=400)
