@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from ..core.admission import Limits
 from ..core.checks import seconds
@@ -17,8 +17,9 @@ from ..core.stream_times import StreamTimes
 from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of, reads_of, replica_of
 from .diagnosis import Tide
 from .history import LimitHistory
+from .watched import Watched, signals_of
 
-__all__ = ["Governor", "Watched"]
+__all__ = ["Governor"]
 
 # At the very instant of `valid_until` both sides of a step may hold, by rounding; a moment later only one does.
 _PAST_THE_STEP: Final = 1e-6
@@ -29,23 +30,6 @@ _AGES: Final = frozenset({"oldest_unfinished", "oldest_batch_wait"})
 _STREAMS: Final = frozenset({"ttft_p95", "pace"})
 _WINDOW: Final = _STREAMS | {"rps", "sample_count", "p50", "p95", "p99", "p95_finished"}
 _UNREAD: Final = WindowReading()
-
-
-class Watched(Protocol):
-    """What the governor sees of admission."""
-
-    limits: Limits
-
-    @property
-    def counts(self) -> tuple[int, int, int, int]:
-        """Interactive running and queued, batch running and queued."""
-        ...
-
-    def oldest_wait(self, interactive: bool, now: float) -> float: ...
-
-    def oldest_unfinished(self, now: float) -> float: ...
-
-    def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]: ...
 
 
 class Governor:
@@ -408,32 +392,8 @@ class Governor:
         return ages
 
     def _signals(self, now: float, reading: WindowReading, *, ages: bool = True) -> Signals:
-        """What a policy may look at; without `ages` those that cost a step for each running call are left at 0."""
-        watched = self._watched
-        assert watched is not None
-        limits = watched.limits
-        interactive_running, interactive_queued, batch_running, batch_queued = watched.counts
+        assert self._watched is not None
         streams = None if reading is _UNREAD else self.streams
-        ttft_p95, pace = (None, None) if streams is None else streams.read(now)
-        return Signals(
-            max_concurrency=limits.max_concurrency,
-            batch_max=limits.batch_max,
-            batch_min=limits.batch_min,
-            interactive_running=interactive_running,
-            interactive_queued=interactive_queued,
-            batch_running=batch_running,
-            batch_queued=batch_queued,
-            rps=reading.rps,
-            sample_count=reading.sample_count,
-            p50=reading.p50,
-            p95=reading.p95,
-            p99=reading.p99,
-            p95_finished=reading.p95_finished,
-            oldest_unfinished=watched.oldest_unfinished(now) if ages else 0.0,
-            ttft_p95=ttft_p95,
-            pace=pace,
-            throttled_until=self.throttled_until,
-            oldest_batch_wait=watched.oldest_wait(False, now) if ages else 0.0,
-            slice_length=self.window.slice_length,
-            batch_lowest=batch_running if self._lowest is None else min(self._lowest, batch_running),
-        )
+        times = (None, None) if streams is None else streams.read(now)
+        throttled, slice_length, lowest = self.throttled_until, self.window.slice_length, self._lowest
+        return signals_of(self._watched, now, reading, times, throttled, slice_length, lowest, ages=ages)
