@@ -7,7 +7,6 @@ settles it before returning, and one timer stands for everything that time alone
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from asyncio import current_task
 from collections import OrderedDict
@@ -16,16 +15,15 @@ from contextvars import Context
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
-from . import nested, refusals
-from .call import Call, Extras, Verdict, running_task
-from .core.admission import AWAY, GONE, LENT_ON, QUEUED, RUNNING, Admission
+from . import nested, refusals, way_out
+from .call import Call, Extras, Verdict
+from .core.admission import GONE, QUEUED, RUNNING, Admission
 from .core.drain_rate import DrainRate
 from .core.metrics import FOLD_AT, SlidingWindowMetrics
-from .events import Ending
 from .idleness import IdleWaiters
 from .listeners import Listeners
 from .loop_clock import clock_of, future_maker
-from .observation import tell_arrived, tell_ended, tell_failed
+from .observation import tell_arrived, tell_ended
 from .policies.base import Decision, LimitPolicy
 from .policies.governor import Governor
 from .settings import Settings
@@ -188,7 +186,7 @@ class Dispatcher:
             return
         now = self.clock()
         if call.observed:
-            # As `_succeeded`, one frame less.
+            # As `_succeeded` in `way_out.py`, one frame less.
             governor = self.governor
             if now >= governor.slice_end:
                 self.enter_slice(now)
@@ -210,134 +208,21 @@ class Dispatcher:
         if admission.interactive_queue.size or admission.batch_queue.size or self.attentive:
             self.settle(now)
 
-    def _succeeded(self, call: Call, now: float) -> None:
-        governor = self.governor
-        if now >= governor.slice_end:
-            self.enter_slice(now)
-        governor.fresh, governor.bar = False, None
-        latencies = governor.window.pending.latencies
-        latencies.append(now - call.submitted)
-        if len(latencies) >= FOLD_AT:
-            governor.window.trim(now)
-        tell_ended(call, now, "completed")
-
-    def finish(self, call: Call, outcome: Ending) -> None:
-        """Take the slot back, exactly once, and hand it on; unless another call still uses it."""
-        if call.state != RUNNING:
-            if call.gave_way:  # its code has ended, and left a `released()` block open
-                self.reap(call)
-            return
-        now, nesting = self.clock(), call.nesting
-        if call.observed and outcome == "completed":
-            self._succeeded(call, now)
-        elif call.observed:
-            tell_failed(call, now, outcome)
-        if nesting is None or nesting.lender is None or call in self.admission.away:
-            self.listeners.finished(call, outcome, now)
-        if call.extras is not None:
-            call.extras.clear()
-        call.task = None
-        if nesting is None or nesting.guest is None or nesting.lender is not None:
-            self.let_go(call, outcome)
-        else:
-            call.state, nesting.outcome = LENT_ON, outcome
-            call.observed = False  # it has been sampled, and has ended: its age is no news
-
-    def let_go(self, call: Call, outcome: Ending) -> None:
-        """A call that has ended, and those inside it too, leaves its slot to whoever is next."""
-        if call.nesting is not None and call.nesting.lender is not None:
-            call.state = GONE
-            if call in self.admission.away:
-                self.admission.leave(call)
-                self.tallies[call.kind].count(outcome)
-            if call.nesting.guest is None:
-                nested.give_back(self, call)
-            else:
-                nested.step_out(call)
-            if self.attentive:
-                self.settle(self.clock())
-            return
-        waiting = self.admission.release(call)
-        self.tallies[call.kind].count(outcome)
-        if waiting or self.attentive:
-            self.settle(self.clock())
-
-    def fail(self, call: Call, error: BaseException) -> bool:
-        """Take the slot back from a call that ended with `error`; True if our own cancel decides what the caller sees.
-
-        An outer cancel wins over ours, and a result or an exception of the call's own over both.
-        """
-        if isinstance(error, GeneratorExit) and (call.task is None or call.task is not running_task()):
-            # The garbage collector closes the coroutine, in whatever thread and context it happens to run.
-            self.post_reap(call)
-            return False
-        cancelled = isinstance(error, asyncio.CancelledError)
-        ours = call.settle_cancels() and cancelled
-        timed_out = ours and call.extras is not None and call.extras.verdict is Verdict.TIMEOUT
-        self.finish(call, "timed_out" if timed_out else "cancelled" if cancelled else "failed")
-        return ours
-
-    def reap(self, call: Call) -> None:
-        """Take out a call whose caller has gone, wherever it stands."""
-        if self.abandoned:
-            return
-        if call.state == QUEUED:
-            now = self.clock()
-            self.admission.withdraw(call)
-            self.leave_queue(call, now)
-            if call.waiter is not None and not call.waiter.done():
-                call.waiter.set_result(None)  # a block of it may be on its way back to a slot, in another task
-            self.thinned()
-        elif call.state == RUNNING:
-            nested.lose(self, call)
-            self.finish(call, "cancelled")
-        elif call.state == AWAY:
-            self.lose(call)
-
-    def thinned(self) -> None:
-        """One waits less. With every slot taken and no deadline about, that lets nobody start."""
-        if self.attentive or self.admission.timed or self._timer is not None:
-            self.settle(self.clock())
-
-    def lose(self, call: Call) -> None:
-        """A call that has no slot at present ends without one."""
-        if call not in self.admission.away:  # the slot it was in was lent by one that gave it up
-            nested.part(call)
-            call.state = GONE
-            if call.extras is not None:
-                call.extras.clear()
-            return
-        now = call.queued_at = self.clock()
-        self.admission.leave(call)
-        self.leave_queue(call, now)
-        self.thinned()
-
-    def post_reap(self, call: Call) -> None:
-        """`reap` from the loop's next pass, from any thread."""
-        assert self.loop is not None
-        # A closed loop refuses; then the scheduler counts the call as cancelled when it moves to the next one.
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.reap, call, context=self._context)
+    # All other ways out, in a room of their own.
+    fail = way_out.fail
+    finish = way_out.finish
+    let_go = way_out.let_go
+    reap = way_out.reap
+    post_reap = way_out.post_reap
+    lose = way_out.lose
+    leave_queue = way_out.leave_queue
+    thinned = way_out.thinned
 
     def enter_slice(self, now: float) -> None:
         self.governor.roll(now)
         self.rates.mark(now, self.ended())
         if now >= self.watchman.due:
             self.watchman.look(now)
-
-    def leave_queue(self, call: Call, now: float) -> None:
-        """A call that was taken out of the queue has ended there, cancelled."""
-        nested.lose(self, call)
-        tally = self.tallies[call.kind]
-        tally.cancelled += 1
-        tally.never_started += not call.gave_way_once
-        if call.observed:
-            tell_failed(call, now, "cancelled")
-        nested.want_no_more(call)
-        call.started_at = now  # the end of its wait
-        self.listeners.finished(call, "cancelled", now)
-        if call.extras is not None:
-            call.extras.clear()
 
     # What follows from a change
 
