@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-__all__ = ["Admissible", "Aside", "BatchLimit", "Limits"]
+__all__ = ["Admissible", "Aside", "BatchLimit", "CallT", "Limits"]
 
 
 class Admissible(Protocol):

@@ -10,11 +10,10 @@ release slots that do not exist (anyio #1223, CPython's Semaphore with a negativ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import chain
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic
 
-from .admissible import Admissible, Aside, BatchLimit, Limits
+from . import presence
+from .admissible import Admissible, Aside, BatchLimit, CallT, Limits
 from .arrival_order import ArrivalOrder
 from .fair_queue import AnyQueue, FairQueue, RunningItems
 from .priority_queue import PriorityQueue
@@ -29,9 +28,6 @@ LENT_ON: Final = 3  # has ended, but another call still uses its slot
 AWAY: Final = 4  # has started, has given its slot up for a while, and does not wait for one
 
 _NEVER: Final = math.inf
-
-
-CallT = TypeVar("CallT", bound=Admissible)
 
 
 class Admission(Generic[CallT]):
@@ -343,55 +339,12 @@ class Admission(Generic[CallT]):
             due = min(due, self._limiter.next_look(now))
         return due
 
-    def oldest_wait(self, interactive: bool, now: float) -> float:
-        """Seconds that the call of this kind that has waited longest has waited; 0.0 if none waits."""
-        ranks = self._queue(interactive).in_run(), self._stragglers(interactive).live()
-        return max([0.0, *(now - call.queued_at for rank in ranks for call in self.aside.up_to_newcomer(rank))])
-
-    def oldest_unfinished(self, now: float) -> float:
-        """Age of the oldest observed interactive call that has not ended; 0.0 if there is none."""
-        submitted = [call.submitted for call in list(self.interactive_running) if call.observed]
-        for waiting in (self.interactive_queue.in_run(), self._interactive_stragglers.live()):
-            observed = (call for call in waiting if call.observed)
-            submitted += [call.submitted for call in self.aside.up_to_newcomer(observed)]
-        return max(0.0, now - min(submitted, default=now))
-
-    def unfinished(self, now: float, older_than: float) -> tuple[list[float], float]:
-        """Ages of observed interactive calls that have not ended and are older than `older_than`, oldest first.
-
-        Beside them, when the oldest of the others was submitted; infinity if there are none.
-        """
-        ages: list[float] = []
-        next_submitted = math.inf
-        for call in list(self.interactive_running):
-            if call.observed:
-                if now - call.submitted > older_than:
-                    ages.append(now - call.submitted)
-                else:
-                    next_submitted = min(next_submitted, call.submitted)
-        for waiting in (self.interactive_queue.in_run(), self._interactive_stragglers.live()):
-            for call in self.aside.once(waiting):
-                if call.observed:
-                    if now - call.submitted > older_than:
-                        ages.append(now - call.submitted)
-                        continue
-                    next_submitted = min(next_submitted, call.submitted)
-                    if not self.aside.came_back(call):
-                        break  # those behind it came later
-        ages.sort(reverse=True)
-        return ages, next_submitted
-
-    def waiting(self, interactive: bool) -> Iterator[CallT]:
-        """Those of the kind that wait, in no order. Lazily: the first few cost no copy of all."""
-        return self.aside.once(chain(self._queue(interactive).in_run(), self._stragglers(interactive).live()))
-
-    def calls(self) -> Iterator[CallT]:
-        """All calls: those that run, those that are away, then those that wait, each in their order."""
-        yield from list(self.interactive_running)
-        yield from list(self.batch_running)
-        yield from list(self.away)
-        yield from self.interactive_queue.ordered()
-        yield from self.batch_queue.ordered()
+    # Who is there, and for how long: in a room of its own.
+    oldest_wait = presence.oldest_wait
+    oldest_unfinished = presence.oldest_unfinished
+    unfinished = presence.unfinished
+    waiting = presence.waiting
+    calls = presence.calls
 
     # How it is decided
 
