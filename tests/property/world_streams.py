@@ -6,8 +6,10 @@ Each stream is labelled. What a step does to one says `which`; a step that finds
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -214,6 +216,7 @@ class Reader:
         options = {**self.options, "label": self.name}
         self.stream = self.world.scheduler.stream(self.feed.kind, self.feed.source, **options)
         self.reading: Reading[int] = self.stream._reading
+        self._handle = weakref.ref(self.stream)
 
     @property
     def name(self) -> str:
@@ -223,6 +226,11 @@ class Reader:
     def open(self) -> bool:
         """It has a slot, or gives way."""
         return self.reading._started and not self.reading._over
+
+    @property
+    def lost(self) -> bool:
+        """Nobody has it any more, and it is still there."""
+        return self.stream is None and not self.tasks and self._handle() is not None
 
     @property
     def waits(self) -> bool:
@@ -296,12 +304,11 @@ class Reader:
 
     async def _ask(self, asks: Awaitable[int | None]) -> int | None:
         """None at the end of the stream, or if it was started."""
-        reading, task = self.reading, asyncio.current_task()
-        assert task is not None
+        reading = self.reading
         if reading._over or reading._why is not None or self.turn:
             await self._ask_in_vain(asks)
             return None
-        started, counts, cancels = reading._started, not self.world.closed, self.tasks[task]
+        started, counts, cancels = reading._started, not self.world.closed, self._cancels()
         self.turn, self.asked_at = True, self.world.loop.time()
         try:
             return await asks
@@ -311,14 +318,20 @@ class Reader:
         except BaseException as error:
             name = type(error).__name__
             if name in ("RunTimeout", "CallAborted", "StreamClosed") and self.feed.way != "swallows cancellation":
-                assert self.tasks[task] == cancels, "an outer cancel was swallowed"
+                assert self._cancels() == cancels, "an outer cancel was swallowed"
             elif name == "CancelledError":
-                assert self.tasks[task] > cancels, "cancelled by nobody"
+                assert self._cancels() > cancels, "cancelled by nobody"
             self._end(name, started, counts)
             raise
         finally:
             self.turn = False
             self.left_at = self.world.loop.time()
+
+    def _cancels(self) -> int:
+        """Of this task. Nobody keeps the task: task -> exception -> traceback -> frame -> task would be a cycle."""
+        task = asyncio.current_task()
+        assert task is not None
+        return self.tasks[task]
 
     async def _ask_in_vain(self, asks: Awaitable[int | None]) -> None:
         whole, busy = self.reading._whole, self.turn
@@ -393,6 +406,10 @@ class Readers:
     def __init__(self, world: World) -> None:
         self._world = world
         self.all: list[Reader] = []
+        self._collected: set[Reader] = set()
+        # A source that swallows a cancel may leave a cycle of asyncio's own (future -> exception -> traceback -> frame)
+        # with the stream in it. When that is found must not depend on what ran before.
+        gc.disable()
         self._warned = warnings.catch_warnings(record=True)
         self.warnings = self._warned.__enter__()
         warnings.simplefilter("error")
@@ -400,6 +417,7 @@ class Readers:
 
     def dispose(self) -> None:
         self._warned.__exit__(None, None, None)
+        gc.enable()
 
     def do_stream(
         self, times: int, form: str, kind: Kind, way: str, clean_up: str, first: str, sends: int, **options: Any
@@ -501,6 +519,9 @@ class Readers:
         return [found[which % len(found)]] if found else []
 
     def check(self, infos: tuple[CallInfo, ...]) -> None:
+        if lost := {reader for reader in self.all if reader.lost} - self._collected:
+            gc.collect()
+            self._collected |= lost
         by_name = {info.label: info for info in infos if (info.label or "").startswith(PREFIX)}
         for reader in self.all:
             reader.check(by_name.pop(reader.name, None))
