@@ -269,8 +269,7 @@ class Governor:
         self.fresh = True
         self.kept_until = -math.inf if self._reads_counts else self._answer_by
         self._counts = self._read_counts()
-        self._decision = decision
-        self.kept = decision.limit
+        self._decision, self.kept = decision, decision.limit
         if before is None or before.limit != decision.limit or before.reason != decision.reason:
             self._changed(now, before, decision)
         return decision
