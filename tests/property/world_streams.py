@@ -153,11 +153,9 @@ class Feed:
     async def close(self) -> None:
         """Its clean-up; a slot is held until that has ended."""
         try:
-            if self.clean_up == "takes a pass":
-                await asyncio.sleep(0)
-            elif self.clean_up == "takes long":
+            if self.clean_up.startswith("takes"):
                 self.cut = True
-                await asyncio.sleep(LONGEST_CLEAN_UP)
+                await asyncio.sleep(0 if self.clean_up == "takes a pass" else LONGEST_CLEAN_UP)
                 self.cut = False
             elif self.clean_up == "fails":
                 self.broke = True
