@@ -506,6 +506,8 @@ class Readers:
         lost = reader.open and reader.reading._why is None and not reader.tasks
         reader.stream = None
         if lost:
+            if reader.lost:
+                gc.collect()
             assert len(self.warnings) == before + 1
 
     def _one(
