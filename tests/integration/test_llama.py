@@ -158,18 +158,18 @@ async def test_interactive_calls_all_end_beside_a_backlog_that_keeps_to_its_limi
 
         async def work() -> None:
             while True:
-                await served.ask(32)
+                await served.ask(24)
 
         with traffic("batch"):
-            backlog = [asyncio.create_task(work()) for _ in range(12)]
+            backlog = [asyncio.create_task(work()) for _ in range(6)]
         watching = asyncio.create_task(watch(served, seen))
         with traffic("interactive"):
-            answers = await asyncio.gather(*(served.ask(8) for _ in range(12)))
+            answers = await asyncio.gather(*(served.ask(4) for _ in range(8)))
         await leave(watching, *backlog)
 
-        assert [answer.usage.completion_tokens for answer in answers] == [8] * 12
-        assert account(served.scheduler, "interactive").completed == 12
-        assert max(sizes.count(32) for sizes in seen) <= 2
+        assert [answer.usage.completion_tokens for answer in answers] == [4] * 8
+        assert account(served.scheduler, "interactive").completed == 8
+        assert max(sizes.count(24) for sizes in seen) <= 2
         assert any(event.kind == "batch" for event in recorder.of(CallStarted))
 
 
@@ -178,12 +178,12 @@ async def test_the_server_never_sees_more_calls_than_the_cap(llama: Any) -> None
         seen = list[list[int]]()
         watching = asyncio.create_task(watch(served, seen))
         with traffic("batch"):
-            calls = [asyncio.create_task(served.ask(32)) for _ in range(8)]
+            calls = [asyncio.create_task(served.ask(24)) for _ in range(5)]
         with traffic("interactive"):
-            calls += [asyncio.create_task(served.ask(32)) for _ in range(8)]
+            calls += [asyncio.create_task(served.ask(24)) for _ in range(5)]
         answers = await asyncio.gather(*calls)
         await leave(watching)
 
         assert max(map(len, seen)) == 3
-        assert [answer.usage.completion_tokens for answer in answers] == [32] * 16
+        assert [answer.usage.completion_tokens for answer in answers] == [24] * 10
         assert await served.gauge("requests_deferred") == 0
