@@ -190,7 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model = given.model or Path(directory, "tiny.gguf")
         if given.model is None:
             write_tiny_model(model)
-        server = _serve(given.port, given.slots, model)  # has read it, or keeps it open
+        try:
+            server = _serve(given.port, given.slots, model)  # has read it, or keeps it open
+        except RuntimeError as fault:
+            parser.error(f"{fault} Is port {given.port} free, and {model} a language model? See above")
     print(f"{_READY}{server.listening_address}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         if given.until_stdin_ends:
