@@ -23,7 +23,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, nan
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -142,7 +142,7 @@ def _of(results: Sequence[Measured], name: str) -> Measured:
 
 def table(results: Sequence[Measured]) -> str:
     """In Markdown."""
-    flood = _of(results, UNSCHEDULED).batch_rate
+    flood = _of(results, UNSCHEDULED).batch_rate or nan  # none at all, on a machine that had other things to do
     lines = ["| arm | first token P50 | P95 | P95, lowest and highest run | batch tokens/s | share of unscheduled |"]
     lines.append("|---|---|---|---|---|---|")
     for arm in results:
@@ -158,7 +158,7 @@ def reach(results: Sequence[Measured], judged: bool) -> list[Verdict]:
     flood, ours = _of(results, UNSCHEDULED), _of(results, OURS)
     keeping = [arm for arm in results if arm.name.startswith(STATIC) and arm.batch_rate >= KEPT * flood.batch_rate]
     best = min(keeping, key=lambda arm: arm.p95, default=None)
-    of_the_flood, kept = ours.p95 / flood.p95, ours.batch_rate / flood.batch_rate
+    of_the_flood, kept = ours.p95 / flood.p95, ours.batch_rate / (flood.batch_rate or nan)
     lines = [
         Verdict(
             f"interactive P95 to first token, as a share of that with {flood.name}",
