@@ -117,8 +117,8 @@ def arms(target: float, backlog: int, quick: bool) -> Iterator[Arm]:
     yield Arm(f"{OURS} {target * 1e3:.0f} ms", backlog, scheduler=learnt)
 
 
-async def measure(url: str, options: argparse.Namespace) -> list[Measured]:
-    """Every arm in each round, each round beginning with another one."""
+async def measure(url: str, options: argparse.Namespace) -> tuple[list[Measured], list[float]]:
+    """Every arm in each round, each round beginning with another one; and the machine's load after each."""
     from examples.real_load import Arm, run
 
     target = options.target
@@ -126,14 +126,14 @@ async def measure(url: str, options: argparse.Namespace) -> list[Measured]:
         alone = await run(url, Arm(NONE, 0), options.seconds, seed=0)
         target = 2 * _quantile(alone.first_tokens, 0.95)
     chosen = list(arms(target, options.backlog, options.quick))
-    results = {arm.name: Measured(arm.name) for arm in chosen}
+    results, loads = {arm.name: Measured(arm.name) for arm in chosen}, list[float]()
     for number in range(options.rounds):
         first = number % len(chosen)
         for arm in (*chosen[first:], *chosen[:first]):
             results[arm.name].runs.append(await run(url, arm, options.seconds, seed=number + 1))
-        note = f"round {number + 1} of {options.rounds}, load {os.getloadavg()[0]:.1f}"
-        print(note, file=sys.stderr, flush=True)
-    return list(results.values())
+        loads.append(os.getloadavg()[0])
+        print(f"round {number + 1} of {options.rounds}, load {loads[-1]:.1f}", file=sys.stderr, flush=True)
+    return list(results.values()), loads
 
 
 def _of(results: Sequence[Measured], name: str) -> Measured:
@@ -142,13 +142,14 @@ def _of(results: Sequence[Measured], name: str) -> Measured:
 
 def table(results: Sequence[Measured]) -> str:
     """In Markdown."""
-    flood = _of(results, UNSCHEDULED).batch_rate or nan  # none at all, on a machine that had other things to do
+    flood = _of(results, UNSCHEDULED).batch_rate  # 0 where the machine had other things to do
     lines = ["| arm | first token P50 | P95 | P95, lowest and highest run | batch tokens/s | share of unscheduled |"]
     lines.append("|---|---|---|---|---|---|")
     for arm in results:
         p95s = [_quantile(run.first_tokens, 0.95) * 1e3 for run in arm.runs]
         cells = [arm.name, f"{arm.first_token(0.5) * 1e3:,.0f} ms", f"{arm.p95 * 1e3:,.0f} ms"]
-        cells += [f"{min(p95s):,.0f} to {max(p95s):,.0f} ms", f"{arm.batch_rate:,.0f}", f"{arm.batch_rate / flood:.0%}"]
+        share = f"{arm.batch_rate / flood:.0%}" if flood else "-"
+        cells += [f"{min(p95s):,.0f} to {max(p95s):,.0f} ms", f"{arm.batch_rate:,.0f}", share]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -211,8 +212,9 @@ def as_json(results: Sequence[Measured], verdicts: Sequence[Verdict]) -> dict[st
     return {"arms": runs, "reach": [vars(verdict) for verdict in verdicts]}
 
 
-def show(results: Sequence[Measured], options: argparse.Namespace) -> int:
-    calls = f"{options.rounds} x {options.seconds:g} s of each arm, load {os.getloadavg()[0]:.1f}"
+def show(results: Sequence[Measured], loads: Sequence[float], options: argparse.Namespace) -> int:
+    load = f"load {min(loads):.1f} to {max(loads):.1f} on {os.cpu_count()} cores"
+    calls = f"{options.rounds} x {options.seconds:g} s of each arm, {load}"
     print(f"\nllama.cpp's server, {SLOTS} slots, {options.model or 'a tiny model of random weights'}; {calls}\n")
     print(table(results))
     judged = options.seconds >= LONG_ENOUGH and options.rounds >= OFTEN_ENOUGH and options.backlog >= FLOOD
@@ -233,8 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with llama_server(options.model, slots=SLOTS) as url:
-            results = asyncio.run(measure(url, options))
-        return show(results, options)
+            results, loads = asyncio.run(measure(url, options))
+        return show(results, loads, options)
     except BrokenPipeError:
         # Whoever read our output has seen enough; without this Python complains once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

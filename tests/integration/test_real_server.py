@@ -69,7 +69,7 @@ def test_a_run_in_which_nobody_got_anywhere_is_shown_all_the_same() -> None:
     stood_still = results()
     stood_still[1] = measured("no scheduler, 64 batch calls", 6.0, 0.0)
 
-    assert table(stood_still).splitlines()[4].endswith("| 700 | nan% |")
+    assert table(stood_still).splitlines()[4].endswith("| 700 | - |")
     assert passed(reach(stood_still, judged=True)) == [True, True, False]
 
 
