@@ -70,20 +70,26 @@ async def run(url: str, arm: Arm, seconds: float, seed: int) -> Run:
         began = monotonic()
         backlog = [asyncio.create_task(site.batch()) for _ in range(arm.batch)]
         counting = asyncio.create_task(_count(site, began + LEAD, began + LEAD + seconds))
-        calls = []
-        for at in arrivals(seconds, seed):
-            await asyncio.sleep(began + at - monotonic())
-            calls.append((at, asyncio.create_task(site.chat())))
-        first_tokens = tuple([await call for _, call in calls])
-        rate = await counting
-        for task in backlog:
-            task.cancel()
-        ended = await asyncio.gather(*backlog, return_exceptions=True)
+        calls: list[asyncio.Task[float]] = []
+        times = arrivals(seconds, seed)
+        try:
+            for at in times:
+                await asyncio.sleep(began + at - monotonic())
+                calls.append(asyncio.create_task(site.chat()))
+            first_tokens, rate = await asyncio.gather(*calls), await counting
+        finally:
+            outcomes = await _leave(counting, *calls, *backlog)
         await site.until_idle()
-    for outcome in ended:
+    for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
-    return Run(first_tokens[-sum(at >= LEAD for at, _ in calls) :], rate)
+    return Run(tuple(first_tokens[-sum(at >= LEAD for at in times) :]), rate)
+
+
+async def _leave(*tasks: asyncio.Task[Any]) -> list[Any]:
+    for task in tasks:
+        task.cancel()
+    return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _count(site: _Site, begin: float, end: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -10,11 +11,11 @@ from pathlib import Path
 import pytest
 from examples import llama_server, real_server
 
-pytest.importorskip("httpx", reason="httpx is not installed")
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 
-from examples import real_load  # it needs what is looked for above
-from examples.real_load import Run
-from examples.real_server import Measured, Verdict, reach, table
+from examples import real_load  # noqa: E402  # it needs what is looked for above
+from examples.real_load import Run  # noqa: E402
+from examples.real_server import Measured, Verdict, reach, table  # noqa: E402
 
 lacks = llama_server.missing()
 needs_llama = pytest.mark.skipif(lacks is not None, reason=lacks or "")
@@ -128,12 +129,20 @@ def test_a_model_that_llama_cannot_load_is_one_line_and_status_2(
     assert "the server did not become ready" in refusal(capsys, "--quick", "--model", str(broken))
 
 
+@pytest.mark.asyncio(loop_factories=["real"])
+async def test_a_server_that_is_gone_is_an_error_and_no_call_is_left_running() -> None:
+    with pytest.raises(httpx.HTTPError):
+        await real_load.run("http://127.0.0.1:1", real_load.Arm("nobody listens", 2), 0.1, seed=1)
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 @needs_llama
 def test_a_small_measurement_on_llama_counts_every_call_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    monkeypatch.setattr(real_load, "LEAD", 0.05)
+    monkeypatch.setattr(real_load, "LEAD", 0.5)
     monkeypatch.setattr(real_load, "BATCH_TOKENS", 16)
     files = ["--json", str(tmp_path / "real.json"), "--plot", str(tmp_path / "real.png")]
 
