@@ -106,7 +106,6 @@ class _Site:
     """The server as an arm's clients see it, and what it says of itself."""
 
     def __init__(self, url: str, arm: Arm) -> None:
-        self._url = url
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(base_url=url, limits=limits, timeout=None)
         self._watch = httpx.AsyncClient(base_url=url, limits=limits, timeout=60.0)
