@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from llm_traffic_scheduler.simulation.plot import INK, taking_longer, tidy
 
 if TYPE_CHECKING:
-    from examples.real_server import Measured
+    from real_server import Measured
 
 __all__ = ["draw"]
 

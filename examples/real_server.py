@@ -24,13 +24,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, nan
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from examples.llama_server import llama_server, missing, model_file
+from llama_server import llama_server, missing, model_file
 
 from llm_traffic_scheduler import AdaptivePolicy, TrafficScheduler
 from llm_traffic_scheduler.simulation.arguments import (
@@ -44,7 +41,7 @@ from llm_traffic_scheduler.simulation.arguments import (
 from llm_traffic_scheduler.simulation.layout import paragraph
 
 if TYPE_CHECKING:
-    from examples.real_load import Arm, Run
+    from real_load import Arm, Run
 
 __all__ = ["Measured", "Verdict", "main", "reach", "table"]
 
@@ -104,7 +101,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 def arms(target: float, backlog: int, quick: bool) -> Iterator[Arm]:
     """Who shares the server, and how; one scheduler serves all runs of its arm, as it would serve a day."""
-    from examples.real_load import Arm
+    from real_load import Arm
 
     learnt = TrafficScheduler(max_concurrency=SLOTS, policy=AdaptivePolicy(ttft_target=target))
     yield Arm(NONE, 0)
@@ -119,7 +116,7 @@ def arms(target: float, backlog: int, quick: bool) -> Iterator[Arm]:
 
 async def measure(url: str, options: argparse.Namespace) -> tuple[list[Measured], list[float]]:
     """Every arm in each round, each round beginning with another one; and the machine's load after each."""
-    from examples.real_load import Arm, run
+    from real_load import Arm, run
 
     target = options.target
     if target is None:
@@ -223,7 +220,7 @@ def show(results: Sequence[Measured], loads: Sequence[float], options: argparse.
     if options.json:
         options.json.write_text(json.dumps(as_json(results, verdicts)) + "\n", encoding="utf-8")
     if options.plot:
-        from examples.real_picture import draw
+        from real_picture import draw
 
         draw(results, options.plot)
     return int(any(verdict.passed is False for verdict in verdicts))

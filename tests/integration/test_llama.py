@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from examples.llama_server import llama_server, missing
+from llama_server import llama_server, missing
 
 from llm_traffic_scheduler import Arrived, CallStarted, Ended, FirstToken, FixedPolicy, TrafficScheduler, traffic
 from llm_traffic_scheduler.adapters.httpx import schedule_client

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import llama_server
 import pytest
-from examples import llama_server, real_server
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 
-from examples import real_load  # noqa: E402  # it needs what is looked for above
-from examples.real_load import Run  # noqa: E402
-from examples.real_server import Measured, Verdict, reach, table  # noqa: E402
+import real_load  # noqa: E402  # it needs what is looked for above
+import real_server  # noqa: E402
+from real_load import Run  # noqa: E402
+from real_server import Measured, Verdict, reach, table  # noqa: E402
 
 lacks = llama_server.missing()
 needs_llama = pytest.mark.skipif(lacks is not None, reason=lacks or "")
