@@ -120,6 +120,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(
     assert f"it needs {module}: pip install {module}\n" in refusal(capsys)
 
 
+@pytest.mark.slow
 @needs_llama
 def test_a_model_that_llama_cannot_load_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -138,6 +139,7 @@ async def test_a_server_that_is_gone_is_an_error_and_no_call_is_left_running() -
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.slow
 @needs_llama
 def test_a_small_measurement_on_llama_counts_every_call_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
