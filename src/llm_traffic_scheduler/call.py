@@ -178,6 +178,14 @@ class Call:
             return max(0.0, until - self.submitted + self.extras.thought)
         return self.extras.waited_before + (0.0 if self.state == AWAY else max(0.0, until - self.queued_at))
 
+    def think(self, seconds: float, now: float) -> None:
+        """So long before `now` its reader did something else, which says nothing of the backend."""
+        seconds, extras = min(seconds, max(0.0, now - self.submitted)), self.more()
+        self.submitted += seconds
+        extras.thought += seconds
+        if extras.slot is not None and extras.slot.first_token_at is not None:
+            extras.slot.first_token_at = min(extras.slot.first_token_at + seconds, now)
+
     @property
     def gave_way_once(self) -> bool:
         """It has given its slot up before, so if it waits, it has started."""

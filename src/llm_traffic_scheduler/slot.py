@@ -75,6 +75,19 @@ class Slot:
         if count("n", n) and self._call.state == RUNNING:
             self.token_count += n
 
+    def thought(self, seconds: float) -> None:
+        """Say that the last `seconds` were the reader's own: they are in no latency, no pace and no wait.
+
+        For streams whose reader takes his time; `TrafficScheduler.stream` and the SDK transport say it themselves.
+
+        Raises:
+            ConfigError: `seconds` is no finite number of at least 0.
+        """
+        if not 0 <= timeout("seconds", seconds) < math.inf:
+            raise ConfigError(f"seconds must be a finite number of at least 0, got {seconds!r}")
+        if self._call.state == RUNNING:
+            _on_loop(self._call.home, partial(self._call.think, seconds, self._call.home.clock()))
+
     def throttled(self, retry_after: float | None = None) -> None:
         """Say that the backend has asked us to wait: a 429, a Retry-After.
 

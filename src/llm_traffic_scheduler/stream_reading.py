@@ -201,13 +201,9 @@ class Reading(Generic[T]):
         """What the reader did meanwhile says nothing of the backend: it is in no latency and no pace."""
         if self._left_at is None:
             return
-        gap, extras = now - self._left_at, call.more()
-        self._left_at = None
+        gap, self._left_at = now - self._left_at, None
         call.observed = self._observed
-        call.submitted += gap
-        extras.thought += gap
-        if extras.slot is not None and extras.slot.first_token_at is not None:
-            extras.slot.first_token_at += gap
+        call.think(gap, now)
         if call.observed:
             call.home.governor.fresh = False
 

@@ -204,6 +204,59 @@ async def test_an_impossible_number_of_tokens_is_refused_and_counts_nothing(run:
 
 
 @each_door
+async def test_what_a_reader_thought_is_in_no_latency_no_wait_and_no_time_to_first_token(run: Door) -> None:
+    scheduler = make_scheduler()
+    recorder = Recorder(scheduler)
+
+    async def read() -> None:
+        slot = await here()
+        await asyncio.sleep(3)
+        slot.thought(2)
+        slot.first_token()
+        await asyncio.sleep(10)
+        slot.thought(9.5)
+
+    await run(scheduler, "interactive", read)
+
+    [end] = recorder.of(CallFinished)
+    assert (end.waited, end.ran, end.first_token) == (0.0, 13.0, 1.0)
+    assert scheduler.snapshot().interactive.p95 == pytest.approx(1.5, rel=0.01)
+
+
+@each_door
+async def test_nobody_thinks_for_longer_than_the_call_is_old(run: Door) -> None:
+    scheduler = make_scheduler()
+    recorder = Recorder(scheduler)
+
+    async def read() -> None:
+        slot = await here()
+        await asyncio.sleep(1)
+        slot.first_token()
+        slot.thought(60)
+
+    await run(scheduler, "interactive", read)
+
+    [end] = recorder.of(CallFinished)
+    assert (end.waited, end.first_token) == (0.0, 0.0)
+    assert scheduler.snapshot().interactive.p95 == 0.0
+
+
+@each_door
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), None, "1", True])
+async def test_an_impossible_time_to_think_is_refused_and_counts_nothing(run: Door, seconds: Any) -> None:
+    scheduler = make_scheduler()
+
+    async def read() -> None:
+        await asyncio.sleep(1)
+        with pytest.raises(ConfigError, match="seconds"):
+            (await here()).thought(seconds)
+
+    await run(scheduler, "interactive", read)
+
+    assert scheduler.snapshot().interactive.p95 == pytest.approx(1, rel=0.01)
+
+
+@each_door
 async def test_a_slot_kept_after_the_calls_end_does_nothing(run: Door) -> None:
     scheduler = make_scheduler()
     recorder = Recorder(scheduler)
@@ -211,6 +264,7 @@ async def test_a_slot_kept_after_the_calls_end_does_nothing(run: Door) -> None:
 
     slot.first_token()
     slot.tokens(5)
+    slot.thought(5)
 
     assert (slot.kind, slot.label, slot.waited) == ("interactive", "kept", 0.0)
     assert [(end.first_token, end.tokens) for end in recorder.of(CallFinished)] == [(None, 0)]
