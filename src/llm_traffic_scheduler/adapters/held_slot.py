@@ -12,11 +12,12 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from contextvars import Context, copy_context
+from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
 from llm_traffic_scheduler import RunTimeout, Slot, TrafficScheduler, current_slot
 
-from .http_words import FirstDelta
+from .http_words import Tokens
 
 __all__ = ["Body", "HeldSlot", "HeldStream", "SyncBody", "SyncHeldSlot", "SyncHeldStream", "Unsuccessful"]
 
@@ -133,6 +134,33 @@ class HeldSlot:
             raise RunTimeout("the run_timeout in force ended the request: raise it, or ask for less") from None
 
 
+class _Account:
+    """What a body's bytes, and the time that nobody read it, say of its call."""
+
+    __slots__ = ("_slot", "_tokens", "thought")
+
+    def __init__(self, slot: Slot, *, sse: bool) -> None:
+        self._slot = slot
+        self._tokens = Tokens() if sse else None
+        self.thought = 0.0  # seconds that the slot has not been told of
+
+    def came(self, chunk: bytes) -> None:
+        """The reader has these bytes."""
+        if self._tokens is not None and self._tokens.feed(chunk) and self._slot.first_token_at is None:
+            self._tell_thought()
+            self._slot.first_token()
+
+    def close(self) -> None:
+        """The call is about to end."""
+        self._tell_thought()
+        if self._tokens is not None:
+            self._slot.tokens(self._tokens.count)
+
+    def _tell_thought(self) -> None:
+        self._slot.thought(self.thought)
+        self.thought = 0.0
+
+
 class HeldStream:
     """A response's body whose call ends with it: read, failed, closed, cancelled, or not read on for `idle` seconds.
 
@@ -144,7 +172,7 @@ class HeldStream:
         self._chunks = aiter(body)
         self._held = held
         self._error = error
-        self._first = FirstDelta() if sse else None
+        self._account = _Account(held.slot, sse=sse)
         self._idle = idle
         self._reading = False
         self._read_at = held.loop.time()
@@ -157,6 +185,7 @@ class HeldStream:
         Raises:
             RunTimeout: the run timeout has ended. StopAsyncIteration: there are no more.
         """
+        self._account.thought += self._held.loop.time() - self._read_at
         self._reading = True
         try:
             chunk = await self._held.bounded(anext(self._chunks))
@@ -168,9 +197,7 @@ class HeldStream:
             raise
         self._reading = False
         self._read_at = self._held.loop.time()
-        if self._first is not None and self._first.feed(chunk):
-            self._held.slot.first_token()
-            self._first = None
+        self._account.came(chunk)
         return chunk
 
     async def close(self) -> None:
@@ -196,6 +223,9 @@ class HeldStream:
             self._held.loop.call_soon_threadsafe(self._abandon)
 
     def _end(self, error: BaseException | None) -> None:
+        if not self.over:
+            self._account.thought += 0.0 if self._reading else self._held.loop.time() - self._read_at
+            self._account.close()
         self._reading = False
         if self._timer is not None:
             self._timer.cancel()
@@ -264,29 +294,31 @@ class SyncHeldStream:
         self._chunks = iter(body)
         self._held = held
         self._error = error
-        self._first = FirstDelta() if sse else None
+        self._account = _Account(held.slot, sse=sse)
+        self._read_at = monotonic()
 
     def read(self) -> bytes:
         """The next bytes; StopIteration when there are no more."""
+        self._account.thought += monotonic() - self._read_at
         try:
             chunk = next(self._chunks)
         except StopIteration:
-            self._held.give_back(self._error)
+            self._end(self._error)
             raise
         except BaseException as error:
-            self._held.give_back(error)
+            self._end(error)
             raise
-        if self._first is not None and self._first.feed(chunk):
-            self._held.slot.first_token()
-            self._first = None
+        self._read_at = monotonic()
+        self._account.came(chunk)
         return chunk
 
     def close(self) -> None:
         """Close the body, then the call."""
+        self._account.thought += monotonic() - self._read_at
         try:
             self._body.close()
         finally:
-            self._held.give_back(self._error)
+            self._end(self._error)
 
     @property
     def over(self) -> bool:
@@ -299,4 +331,9 @@ class SyncHeldStream:
         On the loop's own thread nothing is waited for, and what then raises changes nothing.
         """
         with suppress(Exception):
-            self._held.give_back(asyncio.CancelledError())
+            self._end(asyncio.CancelledError())
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self.over:
+            self._account.close()
+        self._held.give_back(error)

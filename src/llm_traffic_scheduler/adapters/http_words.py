@@ -13,56 +13,79 @@ from typing import Final
 
 from llm_traffic_scheduler import Rejected
 
-__all__ = ["FirstDelta", "is_event_stream", "refusal_body", "refusal_headers", "retry_after"]
+__all__ = ["Tokens", "is_event_stream", "refusal_body", "refusal_headers", "retry_after"]
 
 # An event that has not ended after so many bytes is nothing that starts with a token.
 _LONGEST_EVENT: Final = 1 << 20
 
 
-class FirstDelta:
-    """Finds the first server-sent event that carries a token: not the first byte, which is sent before the first token.
+class Tokens:
+    """Finds the first token in a stream of server-sent events, and how many there were in the end.
 
-    That is an event whose type ends in "delta" (Anthropic's messages, OpenAI's responses), or a chat completion's chunk
-    with a delta that says more than a role. `feed` returns True once it has come; then it need not be fed any more.
-    Complexity: O(n) in the bytes up to the first token; keeps at most one event, and gives up on one over a megabyte.
+    The first token is not in the first byte, which is sent before it. It is in the first event whose type ends in
+    "delta" (Anthropic's messages, OpenAI's responses), or the first chat completion's chunk with a delta that says
+    more than a role.
+
+    An event is no token: servers send several at once. So `count` is the output tokens of the last `usage` that the
+    stream has, less those of hidden reasoning, which came before the first token, and at least the number of events
+    that carried any; where a stream has no usage, that number alone, which is too low, and a pace from it too slow.
+    Complexity: O(n) in the bytes; keeps at most one event, and gives up on one over a megabyte.
     """
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_events", "_named", "_rest", "_usage")
 
     def __init__(self) -> None:
-        self._rest: bytearray | None = bytearray()
+        self._rest: bytearray | None = bytearray()  # of a line; None: it was too long
+        self._named = False  # the event that begins is called a delta
+        self._events = 0  # that carried a token
+        self._usage = 0
 
     def feed(self, chunk: bytes) -> bool:
-        """Whether the first token is in `chunk`, or in what came before it."""
-        rest = self._rest
-        if rest is None:
-            return False
-        rest += chunk
-        *lines, last = bytes(rest).splitlines(keepends=True) or [b""]
-        if last.endswith((b"\n", b"\r")):
-            lines.append(last)
-            last = b""
-        if any(_carries_a_token(line) for line in lines):
-            return True
-        self._rest = bytearray(last) if len(last) <= _LONGEST_EVENT else None
-        return False
+        """Whether the first token has come, in `chunk` or before."""
+        if self._rest is not None:
+            self._rest += chunk
+            if b"\n" in chunk or b"\r" in chunk:
+                *lines, last = bytes(self._rest).splitlines(keepends=True)
+                if last.endswith((b"\n", b"\r")):
+                    lines.append(last)
+                    last = b""
+                for line in lines:
+                    self._read(line)
+                self._rest = bytearray(last)
+            if len(self._rest) > _LONGEST_EVENT:
+                self._rest = None
+        return self._events > 0
+
+    @property
+    def count(self) -> int:
+        """Output tokens, as far as they are known; 0 where an event was too long to be looked at."""
+        return 0 if self._rest is None else max(self._events, self._usage)
+
+    def _read(self, line: bytes) -> None:
+        name, _, value = line.strip().partition(b":")
+        value = value.strip()
+        if name == b"event":
+            self._named = value.endswith(b"delta") and value != b"message_delta"
+        elif name == b"data":
+            named, self._named = self._named, False
+            if named or b"delta" in value or b"usage" in value:
+                event = _object(value)
+                self._events += _carries_a_token(event, named)
+                self._usage = _output_tokens(event) or self._usage
 
 
-def _carries_a_token(line: bytes) -> bool:
-    name, _, value = line.strip().partition(b":")
-    value = value.strip()
-    if name == b"event":
-        return value.endswith(b"delta")
-    if name != b"data" or b"delta" not in value:
-        return False
+def _object(value: bytes) -> dict[str, object]:
     try:
         event = json.loads(value)
     except ValueError:
-        return False
-    if not isinstance(event, dict):
-        return False
-    if isinstance(event.get("type"), str) and event["type"].endswith("delta"):
-        return True
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _carries_a_token(event: dict[str, object], named: bool) -> bool:
+    kind = event.get("type")
+    if named or (isinstance(kind, str) and kind.endswith("delta")):
+        return kind != "message_delta"  # Anthropic's last: why it stopped, and its usage
     choices = event.get("choices")
     return isinstance(choices, list) and any(_says_something(choice) for choice in choices)
 
@@ -70,6 +93,21 @@ def _carries_a_token(line: bytes) -> bool:
 def _says_something(choice: object) -> bool:
     delta = choice.get("delta") if isinstance(choice, dict) else None
     return isinstance(delta, dict) and any(value for key, value in delta.items() if key != "role")
+
+
+def _output_tokens(event: dict[str, object]) -> int:
+    """Those of an event's usage, in any of the three shapes; 0 where it has none."""
+    whole = event.get("response")
+    usage = event.get("usage") or (whole.get("usage") if isinstance(whole, dict) else None)
+    if not isinstance(usage, dict):
+        return 0
+    details = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
+    hidden = details.get("reasoning_tokens") if isinstance(details, dict) else 0
+    return max(0, _whole(usage.get("completion_tokens")) + _whole(usage.get("output_tokens")) - _whole(hidden))
+
+
+def _whole(number: object) -> int:
+    return number if isinstance(number, int) and not isinstance(number, bool) else 0
 
 
 def is_event_stream(headers: Mapping[str, str]) -> bool:

@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
 
 from llm_traffic_scheduler import (
     ConfigError,
@@ -85,6 +85,8 @@ class SyncTransport(Protocol):
 Select = Callable[[Any], TrafficScheduler | None]
 OnReject = Literal["response", "raise"]
 
+_IDLE_TIMEOUT: Final = 60.0
+
 
 def schedule_client(
     client: object,
@@ -93,7 +95,7 @@ def schedule_client(
     select: Select | None = None,
     methods: Collection[str] = ("POST",),
     on_reject: OnReject = "response",
-    idle_timeout: float | None = 60.0,
+    idle_timeout: float | None = _IDLE_TIMEOUT,
 ) -> None:
     """Let every request of a client take a slot of the kind in force, in place; its pool and its limits stay.
 
@@ -106,7 +108,7 @@ def schedule_client(
             the SDKs of OpenAI and Anthropic make their own typed error, without a further attempt. "raise" raises the
             `Rejected` itself, which those SDKs try again and then wrap.
         idle_timeout: seconds without a read after which a response is closed and gives its slot back, None for no
-            bound; not for synchronous clients.
+            bound. Left out, 60; synchronous clients have no bound, for nobody but their own threads may close it.
 
     See `SchedulingTransport` for what a request does.
 
@@ -115,6 +117,12 @@ def schedule_client(
         ConfigError: an argument is impossible.
     """
     inner = _http_client(client)
+    options: dict[str, Any] = {"select": select, "methods": methods, "on_reject": on_reject}
+    way: type[SchedulingTransport | SyncSchedulingTransport] = SyncSchedulingTransport
+    if hasattr(inner, "aclose"):
+        way, options = SchedulingTransport, {**options, "idle_timeout": idle_timeout}
+    elif _check_idle(idle_timeout) not in (_IDLE_TIMEOUT, math.inf):
+        raise ConfigError(f"idle_timeout is for async clients, got {idle_timeout!r} for a {type(client).__name__}")
     mounts: dict[Any, Any] = inner._mounts
     wrapped: dict[int, Any] = {}
     for transport in (inner._transport, *mounts.values()):
@@ -122,10 +130,7 @@ def schedule_client(
             raise SchedulerMisuse(f"{type(client).__name__} is scheduled already: call schedule_client() once")
         if transport is None or id(transport) in wrapped:
             continue
-        way = SchedulingTransport if hasattr(inner, "aclose") else SyncSchedulingTransport
-        wrapped[id(transport)] = way(
-            transport, scheduler, select=select, methods=methods, on_reject=on_reject, idle_timeout=idle_timeout
-        )
+        wrapped[id(transport)] = way(transport, scheduler, **options)
     inner._transport = wrapped[id(inner._transport)]
     inner._mounts = {pattern: wrapped.get(id(transport)) for pattern, transport in mounts.items()}
 
@@ -139,7 +144,6 @@ class _Rules:
         select: Select | None,
         methods: Collection[str],
         on_reject: OnReject,
-        idle_timeout: float | None,
     ) -> None:
         if scheduler is None and select is None:
             raise ConfigError("scheduler must be a TrafficScheduler where there is no select, got None")
@@ -147,14 +151,11 @@ class _Rules:
             raise ConfigError(f'methods must be a collection such as ("POST",), got {methods!r}')
         if on_reject not in ("response", "raise"):
             raise ConfigError(f'on_reject must be "response" or "raise", got {on_reject!r}')
-        if idle_timeout is not None and not idle_timeout > 0:
-            raise ConfigError(f"idle_timeout must be above 0 seconds or None, got {idle_timeout!r}")
         self._scheduler = scheduler
         self._select = select
         self._methods = frozenset(method.upper() for method in methods)
         self._warned = False
         self.raises = on_reject == "raise"
-        self.idle = math.inf if idle_timeout is None else idle_timeout
 
     def scheduler_for(self, request: Request) -> TrafficScheduler | None:
         """Whose slot the request takes; None lets it pass."""
@@ -183,8 +184,11 @@ class SchedulingTransport:
 
     The wait for a slot ends after the shorter of `queue_timeout` and the request's pool timeout. The `run_timeout` in
     force ends a request, while it waits for the server, with a ReadTimeout of the client's own library.
-    A status of 400 or above counts the call as failed, one that is lost or left idle as cancelled. `first_token` is
-    said at the first server-sent event that carries one, `throttled` at a 429.
+    A status of 400 or above counts the call as failed, one that is lost or left idle as cancelled; `throttled` is said
+    at a 429. Of server-sent events `first_token` is said at the first that carries one, and `tokens` at the end: those
+    of the stream's `usage` if it has one, else one for each event, though servers put several tokens into one; for an
+    exact pace ask for it, by `stream_options={"include_usage": True}`. The time that the reader takes between two
+    reads is in no latency and no pace. Bytes are passed on as they come; compressed ones are not looked into.
     Cancellation: while it waits, the request leaves the queue; later the slot is given back at once.
     """
 
@@ -196,12 +200,13 @@ class SchedulingTransport:
         select: Select | None = None,
         methods: Collection[str] = ("POST",),
         on_reject: OnReject = "response",
-        idle_timeout: float | None = 60.0,
+        idle_timeout: float | None = _IDLE_TIMEOUT,
     ) -> None:
         if not isinstance(transport, AsyncTransport):
             raise SchedulerMisuse(f"SchedulingTransport takes an async transport, got {type(transport).__name__}")
         self._transport: Any = transport
-        self._rules = _Rules(scheduler, select, methods, on_reject, idle_timeout)
+        self._rules = _Rules(scheduler, select, methods, on_reject)
+        self._idle = _check_idle(idle_timeout)
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send one request, in a slot."""
@@ -227,7 +232,7 @@ class SchedulingTransport:
         if response.is_closed:  # from a cache or a mock: it came with its body, which nobody will read again
             held.give_back(failure)
             return response
-        stream = HeldStream(response.stream, held, idle=self._rules.idle, sse=sse, error=failure)
+        stream = HeldStream(response.stream, held, idle=self._idle, sse=sse, error=failure)
         response.stream = library.body(stream)
         return response
 
@@ -254,7 +259,7 @@ class SchedulingTransport:
 class SyncSchedulingTransport:
     """`SchedulingTransport` for synchronous clients, in threads other than the scheduler's loop's own.
 
-    The loop must be running. No `run_timeout` and no `idle_timeout` end a request: a thread cannot be stopped.
+    The loop must be running. No `run_timeout` ends a request, and no `idle_timeout`: a thread cannot be stopped.
     Raises, from a request: SchedulerMisuse, as `slot_from_thread`.
     """
 
@@ -266,12 +271,11 @@ class SyncSchedulingTransport:
         select: Select | None = None,
         methods: Collection[str] = ("POST",),
         on_reject: OnReject = "response",
-        idle_timeout: float | None = 60.0,
     ) -> None:
         if not isinstance(transport, SyncTransport):
             raise SchedulerMisuse(f"SyncSchedulingTransport takes a transport, got {type(transport).__name__}")
         self._transport: Any = transport
-        self._rules = _Rules(scheduler, select, methods, on_reject, idle_timeout)
+        self._rules = _Rules(scheduler, select, methods, on_reject)
 
     def handle_request(self, request: Any) -> Any:
         """Send one request, in a slot."""
@@ -328,6 +332,13 @@ def _http_client(client: object) -> Any:
                 f"one, got {type(client).__name__}: put a SchedulingTransport around its transport yourself"
             )
     return inner
+
+
+def _check_idle(idle_timeout: float | None) -> float:
+    """Seconds, infinity for None; ConfigError where it is neither."""
+    if idle_timeout is not None and not idle_timeout > 0:
+        raise ConfigError(f"idle_timeout must be above 0 seconds or None, got {idle_timeout!r}")
+    return math.inf if idle_timeout is None else idle_timeout
 
 
 def _pool_timeout(request: Request) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llm_traffic_scheduler import QueueFull
 from llm_traffic_scheduler.adapters.http_words import (
-    FirstDelta,
+    Tokens,
     is_event_stream,
     refusal_body,
     refusal_headers,
@@ -30,7 +30,7 @@ def refused(wait: float | None) -> QueueFull:
 
 @pytest.mark.parametrize("event", [WORD, ANTHROPIC, RESPONSES, TOOL])
 def test_an_event_that_carries_a_token_is_the_first_token(event: bytes) -> None:
-    first = FirstDelta()
+    first = Tokens()
 
     assert not first.feed(b": keep-alive\n\n" + ROLE + START)
     assert first.feed(event)
@@ -48,15 +48,19 @@ def test_an_event_that_carries_a_token_is_the_first_token(event: bytes) -> None:
         b'data: {"delta"\n\n',
         b'data: {"choices": [null, {"delta": null}]}\n\n',
         b"deltas come later\n\n",
+        b'event: message_delta\ndata: {"type": "message_delta", "usage": {"output_tokens": 0}}\n\n',
     ],
 )
 def test_what_carries_no_token_is_none(event: bytes) -> None:
-    assert not FirstDelta().feed(event)
+    tokens = Tokens()
+
+    assert not tokens.feed(event)
+    assert tokens.count == 0
 
 
 @given(st.integers(1, 60))
 def test_the_first_token_is_found_however_the_bytes_are_cut(size: int) -> None:
-    whole, first = ROLE + START + WORD, FirstDelta()
+    whole, first = ROLE + START + WORD, Tokens()
 
     seen = [first.feed(whole[at : at + size]) for at in range(0, len(whole), size)]
 
@@ -64,13 +68,68 @@ def test_the_first_token_is_found_however_the_bytes_are_cut(size: int) -> None:
     assert not any(seen[:-2])
 
 
-def test_a_line_without_an_end_is_given_up_on() -> None:
-    first = FirstDelta()
+@given(st.integers(1, 90))
+def test_tokens_are_counted_however_the_bytes_are_cut(size: int) -> None:
+    whole, tokens = ROLE + WORD + START + ANTHROPIC + TOOL + RESPONSES + b"data: [DONE]\n\n", Tokens()
 
+    for at in range(0, len(whole), size):
+        tokens.feed(whole[at : at + size])
+
+    assert tokens.count == 4
+
+
+@pytest.mark.parametrize(
+    "said,count",
+    [
+        ({"usage": {"completion_tokens": 40}, "choices": []}, 40),
+        ({"usage": {"completion_tokens": 40, "completion_tokens_details": {"reasoning_tokens": 30}}}, 10),
+        ({"usage": {"completion_tokens": 40, "completion_tokens_details": None}}, 40),
+        ({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 40}}, 40),
+        ({"type": "response.completed", "response": {"usage": {"output_tokens": 40}}}, 40),
+        ({"usage": None, "choices": []}, 3),
+        ({"usage": {"completion_tokens": 1}}, 3),
+        ({"usage": {"completion_tokens": "many"}}, 3),
+        ({"usage": {"completion_tokens": True}}, 3),
+        ({"usage": [40]}, 3),
+        ({"response": "usage"}, 3),
+    ],
+)
+def test_usage_goes_before_the_number_of_events_and_is_at_least_that(said: dict[str, object], count: int) -> None:
+    tokens = Tokens()
+
+    tokens.feed(ROLE + WORD * 3)
+    tokens.feed(b"data: " + json.dumps(said).encode() + b"\n\n")
+
+    assert tokens.count == count
+
+
+def test_of_several_usages_the_last_counts() -> None:
+    tokens = Tokens()
+
+    for number in (10, 20, 30):
+        tokens.feed(b'data: {"choices": [], "usage": {"completion_tokens": %d}}\n\n' % number)
+
+    assert tokens.count == 30
+
+
+def test_an_event_that_only_its_name_calls_a_delta_carries_a_token() -> None:
+    tokens = Tokens()
+
+    tokens.feed(b"event: text.delta\ndata: The\n\nevent: text.done\ndata: The\n\n")
+
+    assert tokens.count == 1
+
+
+def test_a_line_without_an_end_is_given_up_on_and_nothing_is_counted() -> None:
+    tokens = Tokens()
+
+    tokens.feed(WORD)
     for _ in range(17):
-        first.feed(b"x" * (1 << 16))
+        tokens.feed(b"x" * (1 << 16))
 
-    assert not first.feed(b"\n" + WORD)
+    assert tokens.feed(b"\n" + WORD)
+    assert tokens.count == 0
+    assert not Tokens().feed(b"")
 
 
 def test_a_compressed_stream_or_a_document_is_not_searched() -> None:

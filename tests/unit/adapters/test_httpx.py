@@ -151,6 +151,60 @@ async def test_the_first_token_is_the_first_event_with_a_token_not_the_first_byt
     assert asyncio.get_running_loop().time() - began == pytest.approx(3)
 
 
+async def test_tokens_are_told_with_the_end_so_that_streams_have_a_pace(library: Any) -> None:
+    scheduler = make_scheduler(policy=(law := Heard()))
+    usage = b'data: {"choices": [], "usage": {"completion_tokens": 21}}\n\n'
+
+    async def handler(request: Any) -> Any:
+        return stream_of(library, TOKEN, *[TOKEN] * 4, *[usage] * (request.content == b"usage"))
+
+    async with client_of(library, handler) as client:
+        schedule_client(client, scheduler)
+        with traffic("interactive"):
+            for content in (b"none", b"usage"):
+                await client.post(URL, content=content)
+
+    counted, exact = law.of(Ended)
+    assert (counted.tokens, counted.pace) == (5, pytest.approx(4 / 4))
+    assert (exact.tokens, exact.pace) == (21, pytest.approx(5 / 20))
+
+
+async def test_the_time_a_reader_takes_is_in_no_latency_and_no_pace(library: Any) -> None:
+    scheduler = make_scheduler(policy=(law := Heard()))
+
+    async def handler(request: Any) -> Any:
+        await asyncio.sleep(1)
+        return stream_of(library, b": hello\n\n", TOKEN, TOKEN, TOKEN)
+
+    async with client_of(library, handler) as client:
+        schedule_client(client, scheduler)
+        with traffic("interactive"):
+            async with client.stream("POST", URL) as response:
+                await asyncio.sleep(10)
+                async for _ in response.aiter_raw():
+                    await asyncio.sleep(10)
+
+    [end] = law.of(Ended)
+    assert (end.first_token, end.latency, end.pace) == (pytest.approx(3), pytest.approx(5), pytest.approx(1))
+
+
+async def test_the_time_after_the_last_byte_that_was_read_is_the_readers_too(library: Any) -> None:
+    scheduler = make_scheduler(policy=(law := Heard()))
+
+    async def handler(request: Any) -> Any:
+        return stream_of(library, TOKEN, TOKEN)
+
+    async with client_of(library, handler) as client:
+        schedule_client(client, scheduler)
+        with traffic("interactive"):
+            async with client.stream("POST", URL) as response:
+                await anext(response.aiter_raw())
+                await asyncio.sleep(30)
+
+    [end] = law.of(Ended)
+    assert end.latency == pytest.approx(1)
+
+
 @pytest.mark.parametrize("end", ["fails", "closed", "cancelled", "other task"])
 async def test_a_stream_that_ends_early_gives_its_slot_back_at_once(library: Any, end: str) -> None:
     scheduler = make_scheduler()
@@ -475,6 +529,19 @@ def test_an_impossible_argument_changes_nothing(library: Any, settings: Any, wor
     assert client._transport is before
 
 
+def test_an_idle_timeout_that_a_synchronous_client_would_not_keep_is_refused(library: Any) -> None:
+    client = library.Client(transport=library.MockTransport(respond(library)))
+    before = client._transport
+
+    with pytest.raises(ConfigError, match="idle_timeout is for async clients, got 5 for a Client"):
+        schedule_client(client, make_scheduler(), idle_timeout=5)
+    with pytest.raises(ConfigError, match="above 0"):
+        schedule_client(client, make_scheduler(), idle_timeout=0)
+    assert client._transport is before
+
+    schedule_client(client, make_scheduler(), idle_timeout=None)
+
+
 def test_what_is_no_client_is_refused() -> None:
     with pytest.raises(SchedulerMisuse, match="got object"):
         schedule_client(object(), make_scheduler())
@@ -520,6 +587,35 @@ async def test_a_synchronous_client_takes_a_slot_from_its_thread_until_the_body_
     assert await asyncio.to_thread(work) == TOKEN
     assert seen == [(1, False), (1, True)]
     assert account(scheduler, "batch").completed == 1
+
+
+@pytest.mark.asyncio(loop_factories=["real"])
+async def test_a_synchronous_stream_tells_its_tokens_and_nothing_of_its_readers_time(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = make_scheduler(policy=(law := Heard()))
+    await scheduler.drain()
+    clock = iter(range(0, 900, 90))  # a minute and a half between any two looks
+    monkeypatch.setattr("llm_traffic_scheduler.adapters.held_slot.monotonic", lambda: next(clock))
+
+    class Stream(library.SyncByteStream):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[bytes]:
+            yield TOKEN
+            yield TOKEN
+
+    def work() -> None:
+        transport = library.MockTransport(lambda request: library.Response(200, headers=SSE, stream=Stream()))
+        with library.Client(transport=transport) as client:
+            schedule_client(client, scheduler)
+            with traffic("interactive"):
+                client.post(URL)
+
+    await asyncio.to_thread(work)
+
+    [end] = law.of(Ended)
+    assert end.tokens == 2
+    arrived, _, ended = (at for at, _ in law.told)
+    assert 0 <= end.latency < ended - arrived  # no more is taken off than there was
 
 
 @pytest.mark.asyncio(loop_factories=["real"])
