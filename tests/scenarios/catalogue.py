@@ -52,7 +52,7 @@ CATALOGUE: Final = (
     Case("B30", here=True),
     Case("B32", here=True, waits="redis: a lease that is refused"),
     Case("B34", here=True),
-    Case("B35", here=True, waits="map: waits for room"),
+    Case("B35", here=True),
     # C
     Case("B37", here=True),
     Case("B38", here=True),

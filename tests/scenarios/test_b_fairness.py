@@ -364,3 +364,41 @@ async def test_b35_over_a_full_queue_everybody_is_refused_and_a_free_place_is_th
     await asyncio.gather(queued[1], fourth)
 
     assert log == ["B", "D"]
+
+
+@scenario
+@each_kind
+async def test_b35_a_newcomer_in_the_step_that_makes_room_does_not_take_the_room_of_items_that_wait_for_it(
+    stage: Stage, kind: Kind
+) -> None:
+    """Room was not kept for whoever stood first in line. Here it is apart: items of `map` have a bound of their own."""
+    scheduler, log = await stage.one_slot(max_queued_interactive=1, max_queued_batch=1), list[str]()
+    gate, first = asyncio.Event(), asyncio.Event()
+
+    async def note(name: str) -> None:
+        log.append(name)
+        if name == "A":
+            await first.wait()
+
+    async def holder() -> None:
+        await scheduler.submit("interactive", gate.wait)
+        await scheduler.submit(kind, note, "D")
+
+    holding = start(holder())
+    await settle()
+    mapped = start(_each(scheduler.map(kind, note, ["A", "B", "C"], buffer=3)))
+    await settle()
+    gate.set()  # A gets the slot, B is next in line for A's place in the queue, and D comes in this very step
+    await settle()
+
+    assert log == ["A"]
+    assert scheduler.snapshot().interactive_queued + scheduler.snapshot().batch_queued == 2  # B and D
+    assert await outcome(start(scheduler.submit(kind, note, "E"))) is QueueFull
+    first.set()
+    await asyncio.gather(holding, mapped)
+    assert [name for name in log if name != "D"] == ["A", "B", "C"]
+
+
+async def _each(results: Any) -> None:
+    async for _ in results:
+        pass
