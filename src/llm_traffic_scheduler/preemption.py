@@ -160,11 +160,16 @@ class Preemption:
 
 
 def _may_stop(call: Call) -> bool:
-    """The call has a slot of its own and alone, it is no part of another, and nobody else is about to end it."""
+    """The call has a slot of its own, it is no part of another, and nobody else is about to end it.
+
+    What it has called in its own task ends with it; a child task would go on in the slot.
+    """
     extras, nesting, task = call.extras, call.nesting, call.task
     if extras is None or extras.verdict is not None:
         return False
-    if nesting is not None and (nesting.lender is not None or nesting.guest is not None):
+    if nesting is not None and nesting.lender is not None:
+        return False
+    if any(guest.task is not task or guest.state != RUNNING for guest in nested.guests([call])):
         return False
     if nested.host_of(call.parent, call.home) is not None:
         return False

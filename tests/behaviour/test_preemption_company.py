@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -633,19 +634,68 @@ async def test_a_call_in_the_slot_of_a_parent_that_has_ended_is_left_alone() -> 
     assert waiting.started
 
 
-async def test_a_call_whose_slot_another_uses_is_left_alone() -> None:
+async def test_a_call_whose_slot_a_child_task_uses_is_left_alone() -> None:
     scheduler, _ = await stage()
     inner = Work()
-    outer = Work(lambda: scheduler.submit("batch", inner))
+    outer = Work(lambda: asyncio.create_task(scheduler.submit("batch", inner)))
     task = await run(scheduler, outer)
     waiting = await person(scheduler)
     assert not waiting.started
     assert preempted(scheduler) == 0
 
     inner.gate.set()
-    assert await task == "done"
     await settle()
     assert waiting.started
+    waiting.release()
+    assert await task == "done"
+
+
+async def test_what_a_call_has_called_in_its_own_task_ends_with_it_and_is_called_again() -> None:
+    scheduler, _ = await stage()
+    innermost, ends = Work(), list[type[BaseException | None]]()
+
+    async def inner() -> str:
+        try:
+            async with scheduler.slot("batch"):
+                return await scheduler.submit("batch", innermost)
+        finally:
+            ends.append(type(sys.exception()))
+
+    outer = Work(lambda: scheduler.submit("batch", inner))
+    task = await run(scheduler, outer)
+    waiting = await person(scheduler)
+
+    assert waiting.started
+    assert (outer.runs, innermost.runs, ends) == (1, 1, [asyncio.CancelledError])
+    assert preempted(scheduler) == 1
+    scheduler.check()
+    waiting.release()
+    await settle()
+    innermost.gate.set()
+    assert await task == "done"
+    assert (outer.runs, innermost.runs) == (2, 2)
+    assert account(scheduler, "batch").completed == 1
+
+
+async def test_a_call_whose_inner_one_has_given_the_slot_up_has_none_to_give() -> None:
+    scheduler, _ = await stage()
+    back = asyncio.Event()
+
+    async def inner() -> None:
+        async with released():
+            await back.wait()
+
+    task = await run(scheduler, Work(lambda: scheduler.submit("batch", inner)))
+    waiting = await person(scheduler)
+
+    assert waiting.started
+    assert preempted(scheduler) == 0
+    another = await person(scheduler)
+    assert preempted(scheduler) == 0
+    for each in (waiting, another):
+        each.release()
+    back.set()
+    assert await task == "done"
 
 
 async def test_a_call_inside_of_another_is_left_alone() -> None:

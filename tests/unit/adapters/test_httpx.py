@@ -5,6 +5,7 @@ import gc
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -451,6 +452,38 @@ async def test_a_request_inside_of_a_call_runs_in_its_slot(library: Any) -> None
 
     assert seen == [1]
     assert account(scheduler, "batch").completed == 1
+
+
+async def test_a_batch_call_around_a_request_is_preempted_with_it_and_sends_it_again(library: Any) -> None:
+    scheduler = make_scheduler(max_concurrency=3, batch_max_concurrency=2)
+    log = []
+
+    async def handler(request: Any) -> Any:
+        log.append(f"{request.content.decode()} begins")
+        try:
+            await asyncio.sleep(200)
+        except asyncio.CancelledError:
+            log.append(f"{request.content.decode()} is cancelled")
+            raise
+        return library.Response(200)
+
+    client = client_of(library, handler, timeout=None)
+    schedule_client(client, scheduler)
+    batch = []
+    for content, then in ((b"old", 100), (b"new", 1)):
+        send = partial(client.post, URL, content=content)
+        batch.append(asyncio.create_task(scheduler.submit("batch", send, preemptible=True)))
+        await asyncio.sleep(then)
+    held = [hold(scheduler), hold(scheduler)]
+    await settle()
+    assert all(each.started for each in held)
+    for each in held:
+        each.release()
+
+    assert [(await each).status_code for each in batch] == [200, 200]
+    assert log == ["old begins", "new begins", "new is cancelled", "new begins"]
+    assert account(scheduler, "batch").preempted == 1
+    assert account(scheduler, "batch").completed == 2
 
 
 async def test_a_429_is_told_to_the_scheduler_and_an_error_status_is_a_failure(library: Any) -> None:
