@@ -5,85 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import Arrived, CallFinished, Ended, Event, FirstToken, KindTotals, TrafficScheduler, traffic
+from llm_traffic_scheduler import Arrived, Ended, FirstToken, traffic
 from llm_traffic_scheduler.adapters.httpx import schedule_client
-from tests.heard import Heard
+from tests.sdks import MESSAGES, SDKS, TEXT, LLMServer, OpenAI, llm_server, lose, openai, passes, tell
 from tests.support import account, hold, make_scheduler
 
-openai = pytest.importorskip("openai", reason="openai is not installed")
-anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed")
-pytest.importorskip("starlette", reason="starlette is not installed")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed")
-
-from fake_llm_server import FakeLLM  # noqa: E402  # it needs what is looked for above
-
-from tests.llm_server import LLMServer, llm_server  # noqa: E402
-
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])
-
-MESSAGES = [{"role": "user", "content": "why is the sky blue?"}]
-TEXT = "The sky is blue because of scattering."
-
-
-class OpenAI:
-    """The words of one SDK."""
-
-    errors = openai
-
-    def __init__(self, url: str, **settings: Any) -> None:
-        self.client: Any = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", **settings)
-
-    def ask(self, **more: Any) -> Any:
-        return self.client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=9, **more)
-
-    @staticmethod
-    def text(answer: Any) -> str:
-        return str(answer.choices[0].message.content)
-
-
-class Anthropic:
-    """The words of the other."""
-
-    errors = anthropic
-
-    def __init__(self, url: str, **settings: Any) -> None:
-        self.client: Any = anthropic.AsyncAnthropic(base_url=url, api_key="none", **settings)
-
-    def ask(self, **more: Any) -> Any:
-        return self.client.messages.create(model="fake", messages=MESSAGES, max_tokens=9, **more)
-
-    @staticmethod
-    def text(answer: Any) -> str:
-        return str(answer.content[0].text)
-
-
-class Story:
-    """A scheduler of two slots, a client on it, and all that the scheduler has said."""
-
-    def __init__(self, sdk: Any, server: LLMServer, scheduler: TrafficScheduler, law: Heard) -> None:
-        self.sdk = sdk
-        self.law = law
-        self.server = server
-        self.scheduler = scheduler
-        self.events: list[Event] = []
-        scheduler.add_listener(self.events.append)
-
-    @property
-    def totals(self) -> KindTotals:
-        return account(self.scheduler, "interactive")
-
-    @property
-    def running(self) -> int:
-        return self.scheduler.snapshot().running
-
-    def outcomes(self) -> list[str]:
-        return [event.outcome for event in self.events if isinstance(event, CallFinished)]
 
 
 @pytest.fixture(scope="module")
@@ -92,23 +25,10 @@ def server() -> Iterator[LLMServer]:
         yield running
 
 
-@pytest.fixture(params=[OpenAI, Anthropic])
-def story(request: pytest.FixtureRequest, server: LLMServer) -> Callable[..., Any]:
+@pytest.fixture(params=SDKS)
+def story(request: pytest.FixtureRequest, server: LLMServer) -> Any:
     """`async with story(**settings of the client) as told: ...`, in interactive traffic."""
-    server.engine.__dict__.update(FakeLLM(prefill=0.002, token=0.002).__dict__ | {"_batch": server.engine._batch})
-
-    @asynccontextmanager
-    async def tell(**settings: Any) -> AsyncIterator[Story]:
-        scheduler = make_scheduler(policy=(law := Heard()))
-        sdk = request.param(server.url, **{"timeout": 60.0, **settings})
-        schedule_client(sdk.client, scheduler)
-        with traffic("interactive"):
-            yield Story(sdk, server, scheduler, law)
-        assert scheduler.snapshot().running == 0
-        scheduler.check()
-        await sdk.client.close()
-
-    return tell
+    return partial(tell, request.param, server)
 
 
 @pytest.fixture(params=["gc", "no gc"])
@@ -118,19 +38,6 @@ def collector(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.disable()
     yield
     gc.enable()
-
-
-def lose(holder: list[Any]) -> None:
-    """Forget what is in it, and let the collector look."""
-    holder.clear()
-    gc.collect()
-
-
-async def passes(until: Callable[[], bool]) -> None:
-    """Let the loop and the server go on until it is so; the test's own patience is a minute."""
-    async with asyncio.timeout(60):
-        while not until():  # noqa: ASYNC110  # a server in another thread has no event to wait for
-            await asyncio.sleep(0.002)
 
 
 async def test_an_answer_takes_one_slot_and_gives_it_back(story: Any) -> None:
@@ -327,17 +234,3 @@ async def test_a_synchronous_client_waits_in_its_thread(server: LLMServer) -> No
     assert texts == [TEXT] * 4
     assert server.engine.most_running == 1
     assert account(scheduler, "batch").completed == 4
-
-
-async def test_langchain_goes_through_the_same_transport(server: LLMServer) -> None:
-    langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
-    scheduler = make_scheduler()
-    model = langchain.ChatOpenAI(model="fake", base_url=f"{server.url}/v1", api_key="none")
-    schedule_client(model.root_async_client, scheduler)
-
-    with traffic("batch"):
-        answer = await model.ainvoke("why is the sky blue?")
-
-    assert answer.content == TEXT
-    assert account(scheduler, "batch").completed == 1
-    await model.root_async_client.close()
