@@ -3,7 +3,8 @@
     python examples/fake_llm_server.py --port 8100 --max-num-seqs 4
 
 It speaks OpenAI's chat completions and Anthropic's messages, streaming and not, and batches as vLLM does: so many
-sequences at a time, the rest wait; a new one's prefill holds up everybody's next token. `GET /metrics` is vLLM's.
+sequences at a time, the rest wait; a new one's prefill holds up everybody's next token. `GET /metrics` is vLLM's, and
+`GET /seen` is what it has counted. With `--port 0` it takes a free port; its address is the first line it prints.
 
 A request may ask for trouble, in the query or a header: `?fault=reset` or `x-fault: reset`.
     hang         no answer at all            throttle     429 with Retry-After: 1
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -63,6 +65,7 @@ class FakeLLM:
     running: int = 0
     waiting: int = 0
     most_running: int = 0
+    most_present: int = 0  # running and waiting
     left: int = 0  # sequences whose client has gone before their end
     _held_up_until: float = 0.0
 
@@ -73,6 +76,7 @@ class FakeLLM:
     async def sequence(self) -> AsyncIterator[None]:
         """A place in the batch, and the prompt read."""
         self.waiting += 1
+        self.most_present = max(self.most_present, self.waiting + self.running)
         try:
             await self._batch.acquire()
         finally:
@@ -108,6 +112,13 @@ class FakeLLM:
         late = self.throttle_after is not None and self.seen > self.throttle_after
         return fault == "throttle" or late or self.seen <= self.throttle_first
 
+    def counted(self) -> dict[str, int]:
+        """Requests seen, sequences there are, the most at a time since the last look, those whose client has left."""
+        names = ("seen", "running", "waiting", "most_running", "most_present", "left")
+        counts = {name: getattr(self, name) for name in names}
+        self.most_running, self.most_present = self.running, self.running + self.waiting
+        return counts
+
     def metrics(self) -> str:
         """vLLM's gauges."""
         used = min(1.0, self.running * (self.tokens + 9) / self.kv_tokens)
@@ -130,6 +141,9 @@ def app_of(engine: FakeLLM) -> Starlette:
     async def metrics(_: Request) -> Response:
         return PlainTextResponse(engine.metrics(), media_type="text/plain; version=0.0.4")
 
+    async def seen(_: Request) -> Response:
+        return JSONResponse(engine.counted())
+
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "fake", "object": "model", "created": 0}]})
 
@@ -139,12 +153,16 @@ def app_of(engine: FakeLLM) -> Starlette:
             Route("/v1/messages", messages, methods=["POST"]),
             Route("/v1/models", models),
             Route("/metrics", metrics),
+            Route("/seen", seen),
         ]
     )
 
 
 async def _answer(engine: FakeLLM, request: Request, form: type[_Chat] | type[_Messages]) -> Response:
-    body = await request.json()
+    try:
+        body = await request.json()
+    except ClientDisconnect:
+        return Response(status_code=499)
     engine.seen += 1
     fault = request.query_params.get("fault") or request.headers.get("x-fault")
     if fault is None and engine.faulty:
@@ -158,6 +176,8 @@ async def _answer(engine: FakeLLM, request: Request, form: type[_Chat] | type[_M
     shape = form(str(body.get("model")), min(int(asked), engine.tokens), fault != "no_usage")
     if body.get("stream"):
         return StreamingResponse(_stream(engine, shape, fault), media_type="text/event-stream")
+    if fault == "reset":
+        return StreamingResponse(_cut_off(engine, shape.count), media_type="application/json")
     text = await _until_gone(request, _whole(engine, shape.count, fault))
     return Response(status_code=499) if text is None else JSONResponse(shape.whole(text))
 
@@ -179,6 +199,11 @@ async def _whole(engine: FakeLLM, count: int, fault: str | None) -> str:
         if fault == "hang":
             await asyncio.Event().wait()
         return "".join([token async for token in engine.decode(count, fault)])
+
+
+async def _cut_off(engine: FakeLLM, count: int) -> AsyncIterator[str]:
+    yield "{"
+    await _whole(engine, count, "reset")
 
 
 async def _until_gone(request: Request, work: object) -> str | None:
@@ -282,7 +307,9 @@ def main() -> None:
     parser.add_argument("--throttle-after", type=int, default=None, metavar="REQUESTS")
     given = parser.parse_args()
     engine = FakeLLM(given.max_num_seqs, given.prefill, given.token, given.tokens, throttle_after=given.throttle_after)
-    uvicorn.run(app_of(engine), host="127.0.0.1", port=given.port, log_level="warning")
+    with socket.create_server(("127.0.0.1", given.port), backlog=1024) as listening:
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+        uvicorn.Server(uvicorn.Config(app_of(engine), log_level="warning", ws="none")).run([listening])
 
 
 if __name__ == "__main__":

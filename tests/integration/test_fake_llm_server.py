@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.llm_server import LLMServer, llm_server  # noqa: E402
 
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fake_llm_server.py"
 ASKED = {"model": "fake", "messages": []}
 
 
@@ -72,3 +75,36 @@ async def test_it_shows_its_gauges_as_vllm_does(server: LLMServer) -> None:
         "vllm:kv_cache_usage_perc",
     }
     assert names["vllm:num_requests_running"] == 1
+
+
+async def test_an_answer_is_cut_off_on_demand_streamed_or_not(server: LLMServer) -> None:
+    for more in ({}, {"stream": True}):
+        with pytest.raises(httpx.RemoteProtocolError, match="without sending complete"):
+            async with httpx.AsyncClient(timeout=30) as client:
+                await client.post(f"{server.url}/v1/chat/completions?fault=reset", json={**ASKED, **more})
+
+
+async def test_it_says_what_it_has_seen_since_it_was_asked_last(server: LLMServer) -> None:
+    async with httpx.AsyncClient() as client:
+        before = (await client.get(f"{server.url}/seen")).json()
+        await asyncio.gather(*(ask(server, "") for _ in range(5)))
+        after = (await client.get(f"{server.url}/seen")).json()
+        later = (await client.get(f"{server.url}/seen")).json()
+
+    assert after["seen"] - before["seen"] == 5
+    assert (after["most_running"], after["running"], after["waiting"]) == (2, 0, 0)
+    assert 2 < after["most_present"] <= 5
+    assert (later["most_running"], later["most_present"]) == (0, 0)
+
+
+async def test_it_takes_a_free_port_and_says_which() -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, EXAMPLE, "--port=0", stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    address = (await process.stdout.readline()).decode().strip()
+    transport = httpx.AsyncHTTPTransport(retries=9)  # it listens before it answers
+    async with httpx.AsyncClient(transport=transport, timeout=60) as client:
+        seen = (await client.get(f"{address}/seen")).json()["seen"]
+    process.terminate()
+    await process.wait()
+
+    assert seen == 0
