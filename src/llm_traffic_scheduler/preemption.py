@@ -169,7 +169,7 @@ def _may_stop(call: Call) -> bool:
         return False
     if nesting is not None and nesting.lender is not None:
         return False
-    if any(guest.task is not task or guest.state != RUNNING for guest in nested.guests([call])):
+    if any(guest.task is not task for guest in nested.guests([call])):
         return False
     if nested.host_of(call.parent, call.home) is not None:
         return False

@@ -49,6 +49,7 @@ def test_an_event_that_carries_a_token_is_the_first_token(event: bytes) -> None:
         b'data: {"choices": [null, {"delta": null}]}\n\n',
         b"deltas come later\n\n",
         b'event: message_delta\ndata: {"type": "message_delta", "usage": {"output_tokens": 0}}\n\n',
+        b'event: message_delta\ndata: {"usage": {"output_tokens": 0}}\n\n',
     ],
 )
 def test_what_carries_no_token_is_none(event: bytes) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -623,13 +624,14 @@ async def test_a_synchronous_client_takes_a_slot_from_its_thread_until_the_body_
 
 
 @pytest.mark.asyncio(loop_factories=["real"])
+@pytest.mark.parametrize("slow", ["reader", "server"])
 async def test_a_synchronous_stream_tells_its_tokens_and_nothing_of_its_readers_time(
-    library: Any, monkeypatch: pytest.MonkeyPatch
+    library: Any, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make_scheduler(policy=(law := Heard()))
     await scheduler.drain()
-    clock = iter(range(0, 900, 90))  # a minute and a half between any two looks
-    monkeypatch.setattr("llm_traffic_scheduler.adapters.held_slot.monotonic", lambda: next(clock))
+    looks = itertools.count(1 if slow == "reader" else 0)  # a read begins with every second one
+    monkeypatch.setattr("llm_traffic_scheduler.adapters.held_slot.monotonic", lambda: next(looks) // 2 * 90)
 
     class Stream(library.SyncByteStream):  # type: ignore[misc]
         def __iter__(self) -> Iterator[bytes]:
@@ -648,7 +650,9 @@ async def test_a_synchronous_stream_tells_its_tokens_and_nothing_of_its_readers_
     [end] = law.of(Ended)
     assert end.tokens == 2
     arrived, _, ended = (at for at, _ in law.told)
-    assert 0 <= end.latency < ended - arrived  # no more is taken off than there was
+    lived = pytest.approx(ended - arrived, abs=1e-6)
+    assert (end.latency == lived) is (slow == "server")
+    assert end.latency >= 0  # no more is taken off than there was
 
 
 @pytest.mark.asyncio(loop_factories=["real"])
