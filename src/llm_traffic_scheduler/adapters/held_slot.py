@@ -23,6 +23,9 @@ __all__ = ["Body", "HeldSlot", "HeldStream", "SyncBody", "SyncHeldSlot", "SyncHe
 
 T = TypeVar("T")
 
+# Seconds that are not worth telling of: what a client needs to look at a few chunks.
+_THOUGHTLESS: Final = 0.001
+
 # A task that only the loop knows may be collected before it has run.
 _closing: Final[set[asyncio.Task[None]]] = set()
 
@@ -121,10 +124,11 @@ class HeldSlot:
         """The slot has been given back."""
         return self._block is None
 
-    async def bounded(self, step: Awaitable[T]) -> T:
+    def bounded(self, step: Awaitable[T]) -> Awaitable[T]:
         """What `step` returns; RunTimeout when the run timeout ends first."""
-        if self.run_until == math.inf:
-            return await step
+        return step if self.run_until == math.inf else self._bounded(step)
+
+    async def _bounded(self, step: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout_at(self.run_until) as scope:
                 return await step
@@ -157,8 +161,9 @@ class _Account:
             self._slot.tokens(self._tokens.count)
 
     def _tell_thought(self) -> None:
-        self._slot.thought(self.thought)
-        self.thought = 0.0
+        if self.thought > _THOUGHTLESS:
+            self._slot.thought(self.thought)
+            self.thought = 0.0
 
 
 class HeldStream:

@@ -43,18 +43,26 @@ class Tokens:
     def feed(self, chunk: bytes) -> bool:
         """Whether the first token has come, in `chunk` or before."""
         if self._rest is not None:
-            self._rest += chunk
-            if b"\n" in chunk or b"\r" in chunk:
-                *lines, last = bytes(self._rest).splitlines(keepends=True)
-                if last.endswith((b"\n", b"\r")):
-                    lines.append(last)
-                    last = b""
-                for line in lines:
+            if not self._rest and chunk.endswith(b"\n"):  # the usual case: whole events
+                lines = chunk.splitlines()
+            else:
+                lines = self._whole_lines(chunk, self._rest)
+            for line in lines:
+                if line:
                     self._read(line)
-                self._rest = bytearray(last)
-            if len(self._rest) > _LONGEST_EVENT:
-                self._rest = None
         return self._events > 0
+
+    def _whole_lines(self, chunk: bytes, rest: bytearray) -> list[bytes]:
+        rest += chunk
+        lines: list[bytes] = []
+        if b"\n" in chunk or b"\r" in chunk:
+            *lines, last = bytes(rest).splitlines(keepends=True)
+            if last.endswith((b"\n", b"\r")):
+                lines.append(last)
+                last = b""
+            rest = bytearray(last)
+        self._rest = rest if len(rest) <= _LONGEST_EVENT else None
+        return lines
 
     @property
     def count(self) -> int:
@@ -62,21 +70,22 @@ class Tokens:
         return 0 if self._rest is None else max(self._events, self._usage)
 
     def _read(self, line: bytes) -> None:
-        name, _, value = line.strip().partition(b":")
-        value = value.strip()
-        if name == b"event":
-            self._named = value.endswith(b"delta") and value != b"message_delta"
-        elif name == b"data":
+        if line.startswith(b"data:"):
             named, self._named = self._named, False
-            if named or b"delta" in value or b"usage" in value:
-                event = _object(value)
+            has_usage = b"usage" in line
+            if named or has_usage or b"delta" in line:
+                event = _object(line[5:])
                 self._events += _carries_a_token(event, named)
-                self._usage = _output_tokens(event) or self._usage
+                if has_usage:
+                    self._usage = _output_tokens(event) or self._usage
+        elif line.startswith(b"event:"):
+            name = line[6:].strip()
+            self._named = name.endswith(b"delta") and name != b"message_delta"
 
 
 def _object(value: bytes) -> dict[str, object]:
     try:
-        event = json.loads(value)
+        event = json.loads(value.decode())  # of bytes it would look for the encoding first
     except ValueError:
         return {}
     return event if isinstance(event, dict) else {}
