@@ -30,11 +30,10 @@ def story(request: pytest.FixtureRequest, server: LLMServer) -> Any:
     return partial(tell, request.param, server)
 
 
-@pytest.fixture(params=["gc", "no gc"])
-def collector(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture
+def no_collector() -> Iterator[None]:
     """What is given back at once is given back without the collector's help."""
-    if request.param == "no gc":
-        gc.disable()
+    gc.disable()
     yield
     gc.enable()
 
@@ -51,7 +50,7 @@ Ask = Callable[..., Awaitable[Any]]
 each_way = pytest.mark.parametrize("ask", [whole, streamed])
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("no_collector")
 async def test_an_answer_cut_off_by_its_server_is_a_failed_attempt_and_the_next_has_a_slot_of_its_own(
     story: Any,
 ) -> None:
@@ -69,7 +68,7 @@ async def test_an_answer_cut_off_by_its_server_is_a_failed_attempt_and_the_next_
         assert told.outcomes()[2:] == ["failed", "failed"]
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("no_collector")
 async def test_a_timeout_of_the_sdks_own_is_tried_again_in_another_slot(story: Any) -> None:
     async with story(max_retries=1, timeout=0.2) as told:
         told.server.engine.faulty = ["hang", "hang"]
@@ -81,7 +80,7 @@ async def test_a_timeout_of_the_sdks_own_is_tried_again_in_another_slot(story: A
         assert told.totals.submitted == 2
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("no_collector")
 async def test_a_stream_that_stands_still_ends_with_the_sdks_timeout_and_is_not_tried_again(story: Any) -> None:
     async with story(max_retries=5, timeout=0.3) as told:
         told.server.engine.faulty = ["slow_tail"]
@@ -93,7 +92,7 @@ async def test_a_stream_that_stands_still_ends_with_the_sdks_timeout_and_is_not_
         await passes(lambda: told.server.engine.running == 0)
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("no_collector")
 @each_way
 async def test_an_error_status_is_a_failure_and_the_sdks_own_error(story: Any, ask: Ask) -> None:
     async with story(max_retries=0) as told:
@@ -124,7 +123,7 @@ async def test_a_back_off_sleep_holds_no_slot_and_each_attempt_waits_for_its_tur
         assert sorted(told.outcomes()) == ["completed"] * 3 + ["failed"]
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("no_collector")
 @each_way
 @pytest.mark.parametrize("why", ["QueueFull", "QueueTimeout", "SchedulerClosed"])
 async def test_a_refusal_is_one_attempt_and_the_sdks_own_error_whatever_the_reason(
@@ -184,7 +183,7 @@ async def test_tokens_are_counted_where_usage_is_missing_too(story: Any, fault: 
         assert stream.pace > 0
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("no_collector")
 async def test_a_stream_that_is_never_read_is_closed_and_says_so_to_who_reads_it_later(story: Any) -> None:
     async with story(idle_timeout=0.1) as told:
         told.server.engine.faulty = ["slow_tail"]
@@ -215,7 +214,7 @@ async def test_a_stream_dropped_after_its_first_chunk_gives_its_slot_back_when_i
         await passes(lambda: told.server.engine.running == 0)
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("no_collector")
 async def test_a_stream_that_is_read_slowly_is_whole_and_its_call_no_slower_than_its_server(story: Any) -> None:
     async with story() as told:
         stream = await told.sdk.ask(stream=True)
@@ -234,7 +233,7 @@ async def test_a_stream_that_is_read_slowly_is_whole_and_its_call_no_slower_than
         assert end.latency <= ended - arrived - thought
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("no_collector")
 async def test_a_stream_closed_from_another_task_gives_its_slot_back_while_its_reader_waits(story: Any) -> None:
     async with story() as told:
         told.server.engine.faulty = ["slow_tail"]
