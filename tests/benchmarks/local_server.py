@@ -1,6 +1,6 @@
 """Interactive streams beside an endless batch backlog on a local server: with no batch, a semaphore, and the scheduler.
 
-    python tests/benchmarks/local_server.py           about fourteen minutes
+    python tests/benchmarks/local_server.py           about thirteen minutes
     python tests/benchmarks/local_server.py --quick   for CI: half a minute, one short round, which judges nothing
 
 The server is `examples/fake_llm_server.py`, a process of its own: eight sequences in a batch, 20 ms for a prompt,
