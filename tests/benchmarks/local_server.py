@@ -310,9 +310,8 @@ async def bench(effort: Effort, *, judged: bool) -> None:
     for name in SCHEDULED:
         print(f"\n{name:42} {'bound':>9} {'measured':>9}")
         for what, bound, measured, holds in clauses(name, rounds):
-            print(
-                f"{what:42} {bound:>9} {measured:>9}  {'ok' if holds else 'missed'}{'' if judged else ', not judged'}"
-            )
+            verdict = ("ok" if holds else "missed") if judged else "not judged"
+            print(f"{what:42} {bound:>9} {measured:>9}  {verdict}")
         present = max(runs[name].most_present for runs in rounds)
         print(f"{'sequences at the server, preempted ones too':42} {'':>8} {present:>9}")
 
