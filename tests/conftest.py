@@ -8,8 +8,9 @@ that it names. `--hypothesis-profile=thorough` looks at five times as many; `soa
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +29,15 @@ settings.register_profile(
     "soak", max_examples=10_000, stateful_step_count=200, deadline=None, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("fast")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _only_new_garbage() -> Iterator[None]:
+    """A full collection looks at what a test has made, not at all modules and tests: 0.5 ms in place of 50."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def pytest_asyncio_loop_factories(

@@ -85,6 +85,7 @@ async def test_each_call_of_a_play_is_heard_of_once_as_it_comes_and_once_as_it_e
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 @each_play
+@pytest.mark.slow
 async def test_so_it_is_whoever_is_cancelled_in_whatever_pass_and_the_end_told_is_the_one_seen(play: Play) -> None:
     for name in play.names:
         for step in range(30):

@@ -50,6 +50,7 @@ async def _cancel_each(play: Play) -> None:
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 @pytest.mark.parametrize("name", [name for name in PLAYS if name not in SHARED])
+@pytest.mark.slow
 async def test_any_stream_cancelled_in_any_pass_leaves_the_slots_and_the_totals_whole(name: str) -> None:
     await _cancel_each(PLAYS[name])
 
