@@ -18,7 +18,8 @@ from tests.ledger import assert_accounted
 from tests.property.hearing import Hearing
 from tests.property.world_jobs import KINDS, Boom, Job, Kind
 from tests.property.world_listener import Told
-from tests.property.world_streams import LONGEST_CLEAN_UP, PREFIX, Readers
+from tests.property.world_sources import LONGEST_CLEAN_UP
+from tests.property.world_streams import PREFIX, Readers
 
 __all__ = ["WAITS", "Records", "World", "forgive"]
 
