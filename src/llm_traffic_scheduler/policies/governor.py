@@ -393,6 +393,13 @@ class Governor:
     def _signals(self, now: float, reading: WindowReading, *, ages: bool = True) -> Signals:
         assert self._watched is not None
         streams = None if reading is _UNREAD else self.streams
-        times = (None, None) if streams is None else streams.read(now)
-        throttled, slice_length, lowest = self.throttled_until, self.window.slice_length, self._lowest
-        return signals_of(self._watched, now, reading, times, throttled, slice_length, lowest, ages=ages)
+        return signals_of(
+            self._watched,
+            now,
+            reading,
+            stream_times=(None, None) if streams is None else streams.read(now),
+            throttled_until=self.throttled_until,
+            slice_length=self.window.slice_length,
+            batch_lowest=self._lowest,
+            ages=ages,
+        )

@@ -35,17 +35,17 @@ def signals_of(
     watched: Watched,
     now: float,
     reading: WindowReading,
+    *,
     stream_times: tuple[float | None, float | None],
     throttled_until: float,
     slice_length: float,
     batch_lowest: int | None,
-    *,
     ages: bool,
 ) -> Signals:
     """What a policy may look at; without `ages` those that cost a step for each running call are left at 0.
 
-    `stream_times`: the P95 of the time to first token, and the pace. `batch_lowest`: of the slice so far, None if
-    nobody has looked yet.
+    `stream_times`: the P95 of the time to first token, in seconds, and of the pace, in seconds per token; None where
+    there is none. `batch_lowest`: of the slice so far, None if nobody has looked yet.
     """
     limits = watched.limits
     interactive_running, interactive_queued, batch_running, batch_queued = watched.counts
