@@ -1,7 +1,7 @@
 """Which calls are there, and for how long they have been: what policies and people are told of them.
 
-Floor: ground. These are methods of `Admission`, which change nothing. A hundred thousand calls may wait, so each looks
-at those that came first and stops where all others came later.
+Floor: ground. These are methods of `Admission`, which change nothing. A hundred thousand calls may wait, so whoever
+wants the oldest looks at those that came first, and stops where all others came later.
 Threads: any, if a RuntimeError is tried again.
 """
 
@@ -29,8 +29,8 @@ def oldest_wait(admission: Admission[CallT], interactive: bool, now: float) -> f
 def oldest_unfinished(admission: Admission[CallT], now: float) -> float:
     """Age of the oldest observed interactive call that has not ended; 0.0 if there is none."""
     submitted = [call.submitted for call in list(admission.interactive_running) if call.observed]
-    for waiting in (admission.interactive_queue.in_run(), admission._interactive_stragglers.live()):
-        observed = (call for call in waiting if call.observed)
+    for rank in (admission.interactive_queue.in_run(), admission._interactive_stragglers.live()):
+        observed = (call for call in rank if call.observed)
         submitted += [call.submitted for call in admission.aside.up_to_newcomer(observed)]
     return max(0.0, now - min(submitted, default=now))
 
@@ -48,8 +48,8 @@ def unfinished(admission: Admission[CallT], now: float, older_than: float) -> tu
                 ages.append(now - call.submitted)
             else:
                 next_submitted = min(next_submitted, call.submitted)
-    for waiting in (admission.interactive_queue.in_run(), admission._interactive_stragglers.live()):
-        for call in admission.aside.once(waiting):
+    for rank in (admission.interactive_queue.in_run(), admission._interactive_stragglers.live()):
+        for call in admission.aside.once(rank):
             if call.observed:
                 if now - call.submitted > older_than:
                     ages.append(now - call.submitted)
