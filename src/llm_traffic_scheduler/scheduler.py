@@ -77,7 +77,8 @@ class TrafficScheduler(LoopBound):
         name: for logs, messages and metrics.
 
     Raises:
-        ConfigError: an argument is impossible; the message names it, the rule and the value.
+        ConfigError: an argument is impossible, or `policy` serves another scheduler and remembers what it hears; the
+            message names it, the rule and the value.
     """
 
     def __init__(

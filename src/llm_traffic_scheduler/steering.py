@@ -23,7 +23,8 @@ def configure(scheduler: TrafficScheduler, **changes: Unpack[Changes]) -> None:
     replaces the thresholds and a threshold replaces the policy. A new `window` keeps the traffic that fits it.
 
     Raises:
-        ConfigError: as the constructor.
+        ConfigError: as the constructor; nothing was changed.
+        SchedulerMisuse: another thread than the loop's calls this, or the policy.
     """
     scheduler._own_thread("configure")
     old, new = scheduler._settings, scheduler._settings.changed(dict(changes))
@@ -53,13 +54,18 @@ def pause(scheduler: TrafficScheduler, kind: Kind) -> None:
 
     Raises:
         ConfigError, SchedulerMisuse: it is no kind.
+        SchedulerMisuse: as `configure`.
     """
     scheduler._own_thread("pause")
     _set_paused(scheduler, scheduler._home.admission.paused | {kind_name(kind)})
 
 
 def resume(scheduler: TrafficScheduler, kind: Kind) -> None:
-    """Undo `pause(kind)`; what waits and may run starts at once."""
+    """Undo `pause(kind)`; what waits and may run starts at once.
+
+    Raises:
+        ConfigError, SchedulerMisuse: as `pause`.
+    """
     scheduler._own_thread("resume")
     _set_paused(scheduler, scheduler._home.admission.paused - {kind_name(kind)})
 
