@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -48,6 +49,35 @@ class Breaks(Heard):
         if not self.answers:
             raise self.error
         return Decision(self.limit, 0.5, valid_until=now)
+
+
+class Submits(Heard):
+    """Runs `submit` once, in the method called `door`, as a loop does whose tasks start at once."""
+
+    def __init__(self, door: str, submit: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        super().__init__()
+        self.refused: list[SchedulerMisuse] = []
+        self._door = door
+        self._submit = submit
+
+    def observe(self, now: float, event: Arrived | FirstToken | Ended) -> None:
+        super().observe(now, event)
+        self._at("observe")
+
+    def advance(self, now: float, signals: Signals) -> None:
+        super().advance(now, signals)
+        self._at("advance")
+
+    def decide(self, now: float, signals: Signals) -> Decision:
+        self._at("decide")
+        return super().decide(now, signals)
+
+    def _at(self, door: str) -> None:
+        if door == self._door and not self.refused:
+            try:
+                self._submit().send(None)
+            except SchedulerMisuse as error:
+                self.refused.append(error)
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
@@ -186,37 +216,18 @@ async def test_it_may_not_change_the_scheduler(change: str, on: type[Any]) -> No
 @pytest.mark.parametrize("kind", ["interactive", "batch"])
 @pytest.mark.parametrize("door", ["observe", "advance", "decide"])
 async def test_it_may_not_submit_on_the_spot(door: str, kind: Any, options: dict[str, Any]) -> None:
-    refused: list[BaseException] = []
+    async def submit() -> None:
+        await scheduler.submit(kind, noop, **options)
 
-    class Submits(Heard):
-        def observe(self, now: float, event: Arrived | FirstToken | Ended) -> None:
-            super().observe(now, event)
-            self.submit("observe")
-
-        def advance(self, now: float, signals: Signals) -> None:
-            super().advance(now, signals)
-            self.submit("advance")
-
-        def decide(self, now: float, signals: Signals) -> Decision:
-            self.submit("decide")
-            return super().decide(now, signals)
-
-        def submit(self, at: str) -> None:
-            if at == door and not refused:
-                call = scheduler.submit(kind, noop, **options)
-                try:
-                    call.send(None)  # as a loop does whose tasks start at once
-                except SchedulerMisuse as error:
-                    refused.append(error)
-
-    scheduler = make_scheduler(policy=Submits(), batch_min_concurrency=1, max_concurrency=4)
+    policy = Submits(door, submit)
+    scheduler: TrafficScheduler = make_scheduler(policy=policy, batch_min_concurrency=1, max_concurrency=4)
     held = [hold(scheduler, "batch") for _ in range(2)]
     await settle()
     await scheduler.submit("interactive", noop)
     for each in held:
         each.release()
 
-    assert ["submit() was called by the policy" in str(error) for error in refused] == [True]
+    assert ["submit() was called by the policy" in str(error) for error in policy.refused] == [True]
     await settle()
     assert sum(totals.submitted for totals in scheduler.snapshot().totals.values()) == 3
     await assert_whole(scheduler)
