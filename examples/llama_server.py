@@ -169,8 +169,8 @@ def _serve(port: int, slots: int, model: Path) -> Any:
     given.n_ctx = _CONTEXT * slots
     given.cont_batching = given.endpoint_metrics = given.endpoint_slots = given.warmup = True
     given.n_batch, given.n_ubatch = 512, 256
-    # With more than one thread it stalls for seconds where others want a core, too.
-    given.cpuparams.n_threads = given.cpuparams_batch.n_threads = int(os.environ.get("NT", "1"))
+    # With more than one thread it stalls for seconds where others want a core too.
+    given.cpuparams.n_threads = given.cpuparams_batch.n_threads = 1
     given.ui = False
     given.cache_ram_mib = 0
     return xllamacpp.Server(given)
