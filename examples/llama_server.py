@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from llm_traffic_scheduler.simulation.arguments import Parser, whole
 
@@ -30,6 +30,7 @@ __all__ = ["llama_server", "missing", "model_file", "write_tiny_model"]
 _CONTEXT: Final = 2048  # tokens per slot
 _READY: Final = "ready "
 _PATIENCE: Final = 120.0  # seconds, for a large model on a slow disk
+_LAST_WORDS: Final = 400  # characters
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789.,:;!?-"
 _SYLLABLES: Final = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
 _TEMPLATE: Final = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}assistant: "
@@ -43,7 +44,11 @@ def missing(model: Path | None = None) -> str | None:
 
 
 def model_file(text: str) -> Path:
-    """A file that begins as llama.cpp's models do."""
+    """A file that begins as llama.cpp's models do.
+
+    Raises:
+        argparse.ArgumentTypeError: it does not, or cannot be read.
+    """
     path = Path(text)
     try:
         with path.open("rb") as file:
@@ -51,7 +56,7 @@ def model_file(text: str) -> Path:
                 return path
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot read {text!r}: {error.strerror}") from None
-    raise argparse.ArgumentTypeError(f"must be a model in the format GGUF, {text!r} is not")
+    raise argparse.ArgumentTypeError(f"must be a model in the format GGUF, got {text!r}")
 
 
 @contextlib.contextmanager
@@ -59,7 +64,7 @@ def llama_server(model: Path | None = None, *, slots: int = 8) -> Iterator[str]:
     """A server on a free port, in a process of its own; its URL, without the API's `/v1`. It ends with the block.
 
     Raises:
-        RuntimeError: it did not become ready; with the end of what it said.
+        RuntimeError: it ended, or took two minutes, before it was ready; with the end of what it said.
     """
     command = [sys.executable, __file__, "--port", "0", "--slots", str(slots), "--until-stdin-ends"]
     command += ["--model", str(model)] if model else []
@@ -73,12 +78,13 @@ def llama_server(model: Path | None = None, *, slots: int = 8) -> Iterator[str]:
             too_late.cancel()
         if said is None:
             log.seek(0)
-            raise RuntimeError(f"the server did not become ready: {' '.join(log.read()[-400:].split())}")
+            words = " ".join(log.read()[-_LAST_WORDS:].split()) or "it said nothing"
+            raise RuntimeError(f"the server did not become ready within {_PATIENCE:.0f} s, or ended: {words}")
         yield said.removeprefix(_READY).strip()
 
 
 @contextlib.contextmanager
-def _child(command: Sequence[str], log: Any) -> Iterator[subprocess.Popen[str]]:
+def _child(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         yield child
@@ -124,7 +130,7 @@ def _add_vocabulary(writer: Any) -> int:
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("llama")
     writer.add_token_list([token.encode() for token in tokens])
-    writer.add_token_scores([0.0] * 259 + [-float(rank) for rank in range(len(pieces))])
+    writer.add_token_scores([0.0] * (len(tokens) - len(pieces)) + [-float(rank) for rank in range(len(pieces))])
     writer.add_token_types([unknown, control, control] + [byte] * 256 + [normal] * len(pieces))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
