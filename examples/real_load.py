@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ RATE: Final = 2.0  # interactive calls per second
 CHAT_TOKENS: Final = 24
 BATCH_TOKENS: Final = 96
 LEAD: Final = 2.0  # seconds before those that count
+_ROUNDING: Final = 1e-9
 _QUESTION: Final = "why is the sky blue?"
 _TASK: Final = "summarise the minutes of the last meeting in one paragraph."
 
@@ -35,7 +37,10 @@ class Arm:
     """Who shares the server with whom, and how.
 
     Args:
-        batch: calls of the backlog at a time. semaphore: which both kinds pass. scheduler: which the client is given.
+        name: as tables and pictures say it.
+        batch: calls of the backlog at a time.
+        semaphore: how many calls pass at a time, both kinds together; None: without one.
+        scheduler: which the client is given; None: without one.
     """
 
     name: str
@@ -51,9 +56,16 @@ class Run:
     first_tokens: tuple[float, ...]
     batch_rate: float
 
+    def first_token(self, share: float) -> float:
+        """The nearest rank of `share`, which is above 0 and at most 1."""
+        return sorted(self.first_tokens)[math.ceil(share * len(self.first_tokens) - _ROUNDING) - 1]
+
 
 def arrivals(seconds: float, seed: int) -> list[float]:
-    """When interactive calls come, at random; as many in the lead, and in the time that counts, as the rate says."""
+    """Seconds from the beginning at which interactive calls come, in order.
+
+    At random; as many in the lead, and in the `seconds` that count, as the rate says.
+    """
     chance = random.Random(seed)
     lead = [chance.uniform(0, LEAD) for _ in range(round(RATE * LEAD))]
     counted = [LEAD + chance.uniform(0, seconds) for _ in range(max(1, round(RATE * seconds)))]
@@ -65,6 +77,7 @@ async def run(url: str, arm: Arm, seconds: float, seed: int) -> Run:
 
     Raises:
         httpx.HTTPError: the server failed a call.
+    Cancellation: all calls are cancelled first.
     """
     async with _Site(url, arm) as site:
         began = monotonic()

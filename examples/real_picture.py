@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -82,7 +81,7 @@ def _draw_trade_off(axes: Axes, results: Sequence[Measured]) -> None:
     axes.plot([arm.p95 for arm in caps], [arm.batch_rate for arm in caps], color=_style("static cap").colour, lw=1)
     for arm in results:
         style = _style(arm.name)
-        p95s, rates = [_p95(run.first_tokens) for run in arm.runs], [run.batch_rate for run in arm.runs]
+        p95s, rates = [run.first_token(0.95) for run in arm.runs], [run.batch_rate for run in arm.runs]
         axes.scatter(p95s, rates, s=12, color=style.colour, alpha=0.4, lw=0)
         axes.scatter(arm.p95, arm.batch_rate, s=style.size, color=style.colour, edgecolor="white", zorder=3)
         note = arm.name.removeprefix("static cap of ") if arm in caps else ""
@@ -95,10 +94,6 @@ def _draw_trade_off(axes: Axes, results: Sequence[Measured]) -> None:
     axes.set_title("what it costs: further left and higher is better; small: single runs", loc="left")
     axes.set_xlabel("interactive P95 to first token")
     axes.set_ylabel("batch tokens per second")
-
-
-def _p95(values: Sequence[float]) -> float:
-    return sorted(values)[math.ceil(0.95 * len(values) - 1e-9) - 1]
 
 
 def _named(name: str) -> str:

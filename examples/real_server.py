@@ -23,7 +23,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import ceil, nan
+from math import nan
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -69,7 +69,7 @@ class Measured:
 
     def first_token(self, share: float) -> float:
         """The nearest rank of `share`."""
-        return median(_quantile(run.first_tokens, share) for run in self.runs)
+        return median(run.first_token(share) for run in self.runs)
 
     @property
     def p95(self) -> float:
@@ -95,10 +95,6 @@ class Verdict:
         return "\n".join(paragraph(f"{self.claim}: {self.bound}; measured {self.measured}", f"{word:12}"))
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[ceil(share * len(values) - 1e-9) - 1]
-
-
 def arms(target: float, backlog: int, quick: bool) -> Iterator[Arm]:
     """Who shares the server, and how; one scheduler serves all runs of its arm, as it would serve a day."""
     from real_load import Arm
@@ -121,7 +117,7 @@ async def measure(url: str, options: argparse.Namespace) -> tuple[list[Measured]
     target = options.target
     if target is None:
         alone = await run(url, Arm(NONE, 0), options.seconds, seed=0)
-        target = 2 * _quantile(alone.first_tokens, 0.95)
+        target = 2 * alone.first_token(0.95)
     chosen = list(arms(target, options.backlog, options.quick))
     results, loads = {arm.name: Measured(arm.name) for arm in chosen}, list[float]()
     for number in range(options.rounds):
@@ -143,7 +139,7 @@ def table(results: Sequence[Measured]) -> str:
     lines = ["| arm | first token P50 | P95 | P95, lowest and highest run | batch tokens/s | share of unscheduled |"]
     lines.append("|---|---|---|---|---|---|")
     for arm in results:
-        p95s = [_quantile(run.first_tokens, 0.95) * 1e3 for run in arm.runs]
+        p95s = [run.first_token(0.95) * 1e3 for run in arm.runs]
         cells = [arm.name, f"{arm.first_token(0.5) * 1e3:,.0f} ms", f"{arm.p95 * 1e3:,.0f} ms"]
         share = f"{arm.batch_rate / flood:.0%}" if flood else "-"
         cells += [f"{min(p95s):,.0f} to {max(p95s):,.0f} ms", f"{arm.batch_rate:,.0f}", share]
