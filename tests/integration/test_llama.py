@@ -112,7 +112,7 @@ async def leave(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def test_a_stream_gives_text_and_a_first_token_and_its_slot_back(llama: Any) -> None:
-    async with llama(make_scheduler(policy=(law := Heard()))) as served:
+    async with llama(make_scheduler(policy=(law := Heard(streams=True)))) as served:
         with traffic("interactive"):
             stream = await served.ask(24, stream=True, stream_options={"include_usage": True})
         running, chunks = [], []
