@@ -51,7 +51,7 @@ TEXT = "The sky is blue because of scattering."
 
 
 class OpenAI:
-    """The words of one SDK."""
+    """The words of OpenAI's SDK."""
 
     errors = openai
     silence = openai.APITimeoutError  # what it makes of a stream that stands still
@@ -69,7 +69,7 @@ class OpenAI:
 
 
 class Anthropic:
-    """The words of the other."""
+    """The words of Anthropic's."""
 
     errors = anthropic
     silence = httpx2.ReadTimeout

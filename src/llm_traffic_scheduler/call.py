@@ -98,7 +98,7 @@ class Extras:
         self.preemptible: Preemptible | None = None  # None: its function is called once
         self.undo: Token[Call | Scope | None] | None = None  # its block was left where its token could not be used
         self.stream: Reading[Any] | None = None  # whose slot it has
-        self.thought = 0.0  # seconds that the stream was not asked for items; `submitted` is that much later
+        self.thought = 0.0  # seconds that its reader did something else; `submitted` is that much later
 
     def clear(self) -> None:
         """The call has ended."""

@@ -78,7 +78,7 @@ class Slot:
     def thought(self, seconds: float) -> None:
         """Say that the last `seconds` were the reader's own: they are in no latency, no pace and no wait.
 
-        For streams whose reader takes his time; `TrafficScheduler.stream` and the SDK transport say it themselves.
+        For streams whose reader takes time; `TrafficScheduler.stream` and the SDK transport say it themselves.
 
         Raises:
             ConfigError: `seconds` is no finite number of at least 0.

@@ -1,4 +1,4 @@
-"""LangChain's models go through the same transport: by a client that they are given, or wrapped in place."""
+"""LangChain's models go through the scheduler's transport: by a client that they are given, or wrapped in place."""
 
 from __future__ import annotations
 

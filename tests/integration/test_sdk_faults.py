@@ -184,7 +184,7 @@ async def test_tokens_are_counted_where_usage_is_missing_too(story: Any, fault: 
 
 
 @pytest.mark.usefixtures("no_collector")
-async def test_a_stream_that_is_never_read_is_closed_and_says_so_to_who_reads_it_later(story: Any) -> None:
+async def test_a_stream_that_is_never_read_is_closed_and_says_so_to_whoever_reads_it_later(story: Any) -> None:
     async with story(idle_timeout=0.1) as told:
         told.server.engine.faulty = ["slow_tail"]
         stream = await told.sdk.ask(stream=True)
