@@ -1,7 +1,7 @@
 """llama.cpp's server with a tiny model: a backend that batches, never refuses, and knows no kinds.
 
-The client is the openai SDK. The model's words are random: tokens are counted by `usage`, and of the text
-nothing is said but that it came.
+The client is the openai SDK. The model's words are random: tokens are counted by `usage`, and nothing is said of the
+text but that it came.
 """
 
 from __future__ import annotations
