@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from llm_traffic_scheduler import TrafficScheduler, released
 from llm_traffic_scheduler.testing import run_virtual
 
-AGENTS, ROUNDS, MODEL = 12, 3, 2.0
+AGENTS, ROUNDS, SLOTS = 12, 3, 2  # slots for batch
+COMPLETION = 2.0  # seconds
 Meanwhile = Callable[[], AbstractAsyncContextManager[None]]
 
 
@@ -23,7 +24,7 @@ class Reply:
 
 async def complete(messages: list[str]) -> Reply:
     """Stands for the model: it asks for two tools, one after the other, and then answers."""
-    await asyncio.sleep(MODEL)
+    await asyncio.sleep(COMPLETION)
     wanted = ["search", "database"][len(messages) - 1 :]
     return Reply("let me see", wanted[0]) if wanted else Reply(f"{messages[0]}: {messages[1]}, {messages[2]}")
 
@@ -52,12 +53,13 @@ async def agent(task: str, meanwhile: Meanwhile = released) -> str:
 
 async def run(name: str, meanwhile: Meanwhile) -> None:
     began = asyncio.get_running_loop().time()
-    async with TrafficScheduler(max_concurrency=4, batch_max_concurrency=2) as scheduler:
+    async with TrafficScheduler(max_concurrency=4, batch_max_concurrency=SLOTS) as scheduler:
         tasks = [f"task {number}" for number in range(AGENTS)]
         answers = await asyncio.gather(*(scheduler.submit("batch", agent, task, meanwhile) for task in tasks))
     took = asyncio.get_running_loop().time() - began
     assert answers[-1] == f"task {AGENTS - 1}: three pages, forty rows"
-    print(f"{name:<26} {len(answers):>6} {took:>6.0f} s {AGENTS * ROUNDS * MODEL / (2 * took):>10.0%}")
+    busy = AGENTS * ROUNDS * COMPLETION / (SLOTS * took)
+    print(f"{name:<26} {len(answers):>6} {took:>6.0f} s {busy:>10.0%}")
 
 
 async def main() -> None:

@@ -30,21 +30,21 @@ async def answer(question: str) -> str:
 
 
 async def evaluate(kind: TrafficKind) -> float:
-    """The share of right answers."""
+    """The share of right answers, from 0 to 1."""
     with traffic(kind):
         answers = await asyncio.gather(*(answer(f"case {number}") for number in range(CASES)))
     return answers.count("blue") / CASES
 
 
 async def ask() -> float:
-    """How long somebody waits for an answer."""
+    """How long somebody waits for an answer, in seconds."""
     began = asyncio.get_running_loop().time()
     await answer("what colour is the sky?")
     return asyncio.get_running_loop().time() - began
 
 
 async def people() -> float:
-    """Somebody asks every three seconds; the longest wait of all."""
+    """Somebody asks every three seconds; the longest wait of all, in seconds."""
     async with asyncio.TaskGroup() as asking:
         waits = []
         for _ in range(PEOPLE):
