@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from llama_server import llama_server, missing, model_file
 
@@ -55,9 +55,18 @@ NONE, UNSCHEDULED, STATIC, OURS, DEFAULT = (
     "this scheduler, no target",
 )
 OF_THE_FLOOD, OF_THE_BEST_CAP, KEPT = 1 / 20, 1.2, 0.9
-FLOOD: Final = 64
-LONG_ENOUGH: Final = 20.0  # seconds
-OFTEN_ENOUGH: Final = 6
+
+
+class Effort(NamedTuple):
+    """Seconds that count in a run, runs of each arm, and batch calls that want to run at a time."""
+
+    seconds: float
+    rounds: int
+    backlog: int
+
+
+FULL: Final = Effort(20.0, 6, 64)  # what is less is not judged
+QUICK: Final = Effort(2.0, 1, 16)
 
 
 @dataclass
@@ -177,18 +186,20 @@ def reach(results: Sequence[Measured], judged: bool) -> list[Verdict]:
 def parse(arguments: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--quick", action="store_true", help="one run of 2 s of five arms; judges nothing")
-    add("--seconds", type=above_zero, metavar="S", help="that count in a run (20; --quick: 2)")
-    add("--rounds", type=whole(1), metavar="N", help="runs of each arm (6; --quick: 1)")
-    add("--backlog", type=whole(1), metavar="N", help="batch calls that want to run at a time (64; --quick: 16)")
+    seconds, rounds, backlog = (f"({full:g}; --quick: {quick:g})" for full, quick in zip(FULL, QUICK, strict=True))
+    add("--quick", action="store_true", help="one short run of five arms; judges nothing")
+    add("--seconds", type=above_zero, metavar="S", help=f"that count in a run {seconds}")
+    add("--rounds", type=whole(1), metavar="N", help=f"runs of each arm {rounds}")
+    add("--backlog", type=whole(1), metavar="N", help=f"batch calls that want to run at a time {backlog}")
     add("--target", type=above_zero, metavar="SECONDS", help="ttft_target (left out: twice the P95 without batch)")
     add("--model", type=model_file, metavar="FILE.gguf", help="in place of random weights")
     add("--plot", type=picture, metavar="FILE.png", help="draw it; needs matplotlib")
     add("--json", type=output_file, metavar="FILE", help="write every run")
     options = parser.parse_args(arguments)
-    options.seconds = options.seconds or (2.0 if options.quick else LONG_ENOUGH)
-    options.rounds = options.rounds or (1 if options.quick else OFTEN_ENOUGH)
-    options.backlog = options.backlog or (16 if options.quick else FLOOD)
+    effort = QUICK if options.quick else FULL
+    options.seconds = options.seconds or effort.seconds
+    options.rounds = options.rounds or effort.rounds
+    options.backlog = options.backlog or effort.backlog
     if importlib.util.find_spec("httpx") is None:
         parser.error("it needs httpx: pip install 'llm-traffic-scheduler[httpx]'")
     for lacks in (missing(options.model), missing_matplotlib() if options.plot else None):
@@ -210,7 +221,7 @@ def show(results: Sequence[Measured], loads: Sequence[float], options: argparse.
     calls = f"{options.rounds} x {options.seconds:g} s of each arm, {load}"
     print(f"\nllama.cpp's server, {SLOTS} slots, {options.model or 'a tiny model of random weights'}; {calls}\n")
     print(table(results))
-    judged = options.seconds >= LONG_ENOUGH and options.rounds >= OFTEN_ENOUGH and options.backlog >= FLOOD
+    judged = options.seconds >= FULL.seconds and options.rounds >= FULL.rounds and options.backlog >= FULL.backlog
     verdicts = reach(results, judged)
     print("\nWhat was to be reached\n" + "\n".join(map(str, verdicts)), flush=True)
     if options.json:
