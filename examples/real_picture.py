@@ -38,10 +38,9 @@ _STYLES: Final = {
 }
 
 
-def draw(results: Sequence[Measured], path: str | Path) -> None:
+def draw(results: Sequence[Measured], path: str | Path, *, title: str) -> None:
     """Write the picture; the suffix of `path` chooses the format."""
     figure = Figure(figsize=(15, 6.4), layout="constrained")
-    title = "Two interactive calls per second beside an endless batch backlog on llama.cpp's server, 8 slots (measured)"
     figure.suptitle(title, fontsize=14, x=0.01, ha="left", color=INK)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     for axes in (left, right):

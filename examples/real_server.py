@@ -227,9 +227,11 @@ def show(results: Sequence[Measured], loads: Sequence[float], options: argparse.
     if options.json:
         options.json.write_text(json.dumps(as_json(results, verdicts)) + "\n", encoding="utf-8")
     if options.plot:
+        from real_load import RATE
         from real_picture import draw
 
-        draw(results, options.plot)
+        calls = f"{RATE:g} interactive calls per second beside an endless batch backlog"
+        draw(results, options.plot, title=f"{calls} on llama.cpp's server, {SLOTS} slots (measured)")
     return int(any(verdict.passed is False for verdict in verdicts))
 
 
