@@ -1,6 +1,6 @@
 """The openai SDK, its calls as they are: one line puts its client under a scheduler, one more says what is batch.
 
-python examples/openai_sdk.py        two seconds, on the server of fake_llm_server.py
+python examples/openai_sdk.py        a few seconds, on the server of fake_llm_server.py
 """
 
 import asyncio
