@@ -9,7 +9,14 @@ from typing import Any, Final
 
 import pytest
 
-__all__ = ["Words", "each_form", "read"]
+from llm_traffic_scheduler import TrafficScheduler
+from llm_traffic_scheduler.testing import VirtualTimeLoop
+from tests.behaviour.doors import assert_whole
+from tests.support import armed_timers, other_tasks, settle
+
+__all__ = ["QUICK", "Words", "assert_over", "cancelling", "each_form", "read"]
+
+QUICK: Final = 0.001  # seconds
 
 
 class Words:
@@ -90,3 +97,20 @@ each_form: Final = pytest.mark.parametrize("form", ["generator", "coroutine", "m
 async def read(stream: AsyncIterator[Any]) -> list[Any]:
     """All of it."""
     return [item async for item in stream]
+
+
+def cancelling() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
+
+
+async def assert_over(scheduler: TrafficScheduler, words: Words) -> None:
+    """What was opened is closed, and nothing is left."""
+    await settle()
+    assert words.opened == words.closed
+    assert other_tasks() == set()
+    assert cancelling() == 0
+    if isinstance(asyncio.get_running_loop(), VirtualTimeLoop):
+        assert armed_timers() == []
+    await assert_whole(scheduler)
