@@ -86,7 +86,7 @@ class Slot:
         if not 0 <= timeout("seconds", seconds) < math.inf:
             raise ConfigError(f"seconds must be a finite number of at least 0, got {seconds!r}")
         if self._call.state == RUNNING:
-            _on_loop(self._call.home, partial(self._call.think, seconds, self._call.home.clock()))
+            _on_loop(self._call.home, partial(_think, self._call, seconds, self._call.home.clock()))
 
     def throttled(self, retry_after: float | None = None) -> None:
         """Say that the backend has asked us to wait: a 429, a Retry-After.
@@ -170,6 +170,15 @@ def _on_loop(home: Dispatcher, action: Callable[[], None]) -> None:
     elif home.loop is not None:
         with suppress(RuntimeError):  # the loop is closed, and the call has ended with it
             home.loop.call_soon_threadsafe(action)
+
+
+def _think(call: Call, seconds: float, now: float) -> None:
+    call.think(seconds, now)
+    if call.observed:
+        home = call.home
+        home.governor.fresh = False
+        if home.admission.batch_queue.size:
+            home.settle(home.clock())  # it is younger than it was, so the batch limit may have risen
 
 
 def _throttle(home: Dispatcher, until: float) -> None:

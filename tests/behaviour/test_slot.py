@@ -242,6 +242,33 @@ async def test_nobody_thinks_for_longer_than_the_call_is_old(run: Door) -> None:
 
 
 @each_door
+async def test_batch_starts_as_soon_as_it_is_known_that_the_reader_thought_and_not_the_backend(run: Door) -> None:
+    scheduler = make_scheduler(max_concurrency=4, batch_max_concurrency=3, interactive_p95_threshold=2.0)
+    thinks = asyncio.Event()
+
+    async def read() -> None:
+        slot = await here()
+        await thinks.wait()
+        slot.thought(9.5)
+        await asyncio.sleep(1)
+
+    reader = start(run(scheduler, "interactive", read))
+    await asyncio.sleep(10)
+    held = [hold(scheduler, "batch") for _ in range(2)]
+    await settle()
+    assert [each.started for each in held] == [True, False]
+
+    thinks.set()
+    await settle()
+
+    assert [each.started for each in held] == [True, True]
+    await reader
+    for each in held:
+        each.release()
+    await assert_whole(scheduler)
+
+
+@each_door
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), None, "1", True])
 async def test_an_impossible_time_to_think_is_refused_and_counts_nothing(run: Door, seconds: Any) -> None:
     scheduler = make_scheduler()
