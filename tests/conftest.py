@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import re
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -58,5 +57,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         marker = item.get_closest_marker("asyncio")
         names = LOOPS if marker is None else marker.kwargs.get("loop_factories", ())
-        if {*names[1:]} & {call.params.get("loop_name"), *re.split(r"[][-]", item.name)}:
+        # Of pytest-asyncio's own parameter only the test's id tells the name: its value is the factory.
+        if {*names[1:]} & {call.params.get("loop_name"), *call.id.split("-")}:
             item.add_marker(pytest.mark.slow)
