@@ -1,6 +1,6 @@
 """Puts people before batch work in front of an LLM, inside your own asyncio process.
 
-scheduler = TrafficScheduler(max_concurrency=8, interactive_p95_threshold=2.0)
+scheduler = TrafficScheduler(max_concurrency=8, policy=AdaptivePolicy(p95_target=2.0))
 answer = await scheduler.submit("interactive", ask, question)
 summary = await scheduler.submit("batch", summarise, document, priority=5)
 async with scheduler.slot("batch") as slot:
