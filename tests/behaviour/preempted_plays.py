@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
-from llm_traffic_scheduler import CallAborted, RunTimeout, SchedulerClosed
+from llm_traffic_scheduler import CallAborted, RunTimeout, SchedulerClosed, SchedulerError
 from tests.behaviour.acts import Act, Play, both, close, configure, enter, pause, release, resume
-from tests.behaviour.nested_plays import calls_inside, gives_way, releases
+from tests.behaviour.nested_plays import gives_way, releases
 from tests.behaviour.stage import Boom, Stage, Work
 
 __all__ = ["PREEMPTED_PLAYS"]
@@ -41,6 +42,14 @@ def calls_when_stopped(name_inside: str) -> Work:
             raise
 
     return work
+
+
+async def calls_in_its_own_task(stage: Stage, name: str) -> None:
+    """In each run a call in the same task, then a wait."""
+    inside = f"{name}.in again" if f"{name}.in" in stage.outcomes else f"{name}.in"
+    with suppress(SchedulerError):
+        await stage.call(inside, "interactive", "waits", label=inside)
+    await stage.gate(name)
 
 
 PREEMPTED_PLAYS: Final[Mapping[str, Play]] = {
@@ -178,8 +187,8 @@ PREEMPTED_PLAYS: Final[Mapping[str, Play]] = {
         settings=_THREE_SLOTS,
         names=_EVERYBODY,
     ),
-    "a call that waits for one inside of it is not preempted": Play(
-        acts={0: meet(calls_inside()), 5: release("b.in"), 8: release("b", "d"), 10: release("a", "c")},
+    "a call is preempted together with the one inside of it": Play(
+        acts={0: meet(calls_in_its_own_task), 5: release("d"), 8: release("b.in again"), 10: release("a", "b", "c")},
         most=3,
         most_batch=2,
         settings=_THREE_SLOTS,

@@ -561,6 +561,7 @@ def test_readers_of_other_threads_may_look_at_any_instruction() -> None:
 
 @pytest.mark.parametrize("tenants", [1, 100_000])
 @pytest.mark.parametrize("order", ["first to last", "last to first", "random"])
+@pytest.mark.slow
 def test_a_hundred_thousand_that_left_early_leave_no_memory_behind(order: str, tenants: int) -> None:
     queue: FairQueue[Item] = FairQueue()
     kept = Item("tenant 0", 0)

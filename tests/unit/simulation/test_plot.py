@@ -21,6 +21,8 @@ from llm_traffic_scheduler.simulation import (
 )
 from llm_traffic_scheduler.simulation.recording import CallRecord
 
+pytestmark = pytest.mark.slow  # each draws a picture
+
 pytest.importorskip("matplotlib")
 
 FAULT = (30.0, 60.0)

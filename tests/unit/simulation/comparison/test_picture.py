@@ -9,6 +9,8 @@ import pytest
 
 from tests.unit.simulation.comparison.made_up import SHAPES, made_up_study
 
+pytestmark = pytest.mark.slow  # each draws a picture
+
 pytest.importorskip("matplotlib")
 
 

@@ -42,6 +42,7 @@ every_fault = pytest.mark.parametrize("fault", FAULTS)
 
 @every_law
 @every_fault
+@pytest.mark.slow
 async def test_a_law_gives_way_where_nothing_is_served_and_comes_back_after_it(law: str, fault: str) -> None:
     crowd = Crowd(LAWS[law](), FAULTS[fault](SimpleServer(), start=100, until=140))
 
