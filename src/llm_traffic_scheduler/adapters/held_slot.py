@@ -194,15 +194,15 @@ class HeldStream:
         self._reading = True
         try:
             chunk = await self._held.bounded(anext(self._chunks))
+            self._reading = False
+            self._read_at = self._held.loop.time()
+            self._account.came(chunk)
         except StopAsyncIteration:
             self._end(self._error)
             raise
         except BaseException as error:
             self._end(error)
             raise
-        self._reading = False
-        self._read_at = self._held.loop.time()
-        self._account.came(chunk)
         return chunk
 
     async def close(self) -> None:
@@ -228,14 +228,16 @@ class HeldStream:
             self._held.loop.call_soon_threadsafe(self._abandon)
 
     def _end(self, error: BaseException | None) -> None:
-        if not self.over:
-            self._account.thought += 0.0 if self._reading else self._held.loop.time() - self._read_at
-            self._account.close()
-        self._reading = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._held.give_back(error)
+        try:
+            if not self.over:
+                self._account.thought += 0.0 if self._reading else self._held.loop.time() - self._read_at
+                self._account.close()
+        finally:
+            self._reading = False
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._held.give_back(error)
 
     def _look(self) -> None:
         loop = self._held.loop
@@ -307,14 +309,14 @@ class SyncHeldStream:
         self._account.thought += monotonic() - self._read_at
         try:
             chunk = next(self._chunks)
+            self._read_at = monotonic()
+            self._account.came(chunk)
         except StopIteration:
             self._end(self._error)
             raise
         except BaseException as error:
             self._end(error)
             raise
-        self._read_at = monotonic()
-        self._account.came(chunk)
         return chunk
 
     def close(self) -> None:
@@ -339,6 +341,8 @@ class SyncHeldStream:
             self._end(asyncio.CancelledError())
 
     def _end(self, error: BaseException | None) -> None:
-        if not self.over:
-            self._account.close()
-        self._held.give_back(error)
+        try:
+            if not self.over:
+                self._account.close()
+        finally:
+            self._held.give_back(error)

@@ -118,6 +118,27 @@ async def test_a_synchronous_response_that_fails_or_is_lost_gives_its_slot_back(
 
 
 @pytest.mark.asyncio(loop_factories=["real"])
+async def test_a_synchronous_transport_whose_response_is_none_costs_no_slot(library: Any) -> None:
+    scheduler = make_scheduler()
+    await scheduler.drain()
+
+    class Transport(library.BaseTransport):  # type: ignore[misc]
+        def handle_request(self, request: Any) -> Any:
+            return None
+
+    client = library.Client(transport=Transport())
+    schedule_client(client, scheduler)
+
+    def work() -> None:
+        with traffic("interactive"), pytest.raises(AttributeError):
+            client.post(URL)
+
+    await asyncio.to_thread(work)
+
+    assert scheduler.snapshot().running == 0
+
+
+@pytest.mark.asyncio(loop_factories=["real"])
 @pytest.mark.parametrize("way", ["response", "raise"])
 async def test_a_synchronous_request_is_refused_as_an_async_one(library: Any, way: Any) -> None:
     scheduler = make_scheduler()
