@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
@@ -269,12 +269,12 @@ class SyncHeldSlot:
 
     __slots__ = ("_block", "_context", "slot")
 
-    _block: AbstractContextManager[None] | None
+    _block: Any  # of slot_from_thread(); None: it has been left
 
     def __init__(self, scheduler: TrafficScheduler, patience: float) -> None:
         queue_timeout, _ = scheduler.timeouts_in_force()
         self._context = copy_context()
-        block = scheduler.slot_from_thread(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
+        block: Any = scheduler.slot_from_thread(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
         self._context.run(block.__enter__)
         self._block = block
         slot = self._context.run(current_slot)
@@ -299,6 +299,12 @@ class SyncHeldStream:
     def __init__(self, body: SyncBody, held: SyncHeldSlot, *, sse: bool, error: BaseException | None) -> None:
         self._body = body
         self._chunks = iter(body)
+    def let_go(self) -> None:
+        """`give_back` for a call that nobody has any more: the loop is told, and not waited for."""
+        block, self._block = self._block, None
+        if block is not None:
+            self._context.run(block.leave, asyncio.CancelledError())
+
         self._held = held
         self._error = error
         self._account = _Account(held.slot, sse=sse)
@@ -327,6 +333,8 @@ class SyncHeldStream:
         finally:
             self._end(self._error)
 
+            self._read_at = monotonic()
+            self._account.came(chunk)
     @property
     def over(self) -> bool:
         """The slot has been given back."""
@@ -335,10 +343,13 @@ class SyncHeldStream:
     def drop(self) -> None:
         """Nobody has the body any more; called from whatever code the collector interrupts.
 
-        On the loop's own thread nothing is waited for, and what then raises changes nothing.
+        That may hold a lock that the loop waits for, so the loop is not waited for.
         """
         with suppress(Exception):
-            self._end(asyncio.CancelledError())
+            try:
+                self._account.close()
+            finally:
+                self._held.let_go()
 
     def _end(self, error: BaseException | None) -> None:
         try:
