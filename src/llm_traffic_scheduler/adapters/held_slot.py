@@ -252,13 +252,25 @@ class HeldStream:
         """The caller has walked away: the call ends now, and the connection is closed behind it."""
         if not self.over:
             self._end(asyncio.CancelledError())
-            task = self._held.loop.create_task(self._close_quietly())
-            _closing.add(task)
-            task.add_done_callback(_closing.discard)
+            self._close_behind()
 
-    async def _close_quietly(self) -> None:
-        with suppress(Exception):
-            await self._body.aclose()
+    def _close_behind(self) -> None:
+        began = False
+
+        async def close_quietly() -> None:
+            nonlocal began
+            began = True
+            with suppress(Exception):
+                await self._body.aclose()
+
+        def closed(task: asyncio.Task[None]) -> None:
+            _closing.discard(task)
+            if not began:  # whoever cancels all tasks has cancelled it before its first step
+                self._close_behind()
+
+        task = self._held.loop.create_task(close_quietly())
+        _closing.add(task)
+        task.add_done_callback(closed)
 
 
 class SyncHeldSlot:
@@ -287,6 +299,12 @@ class SyncHeldSlot:
         if block is not None:
             self._context.run(block.__exit__, None if error is None else type(error), error, None)
 
+    def let_go(self) -> None:
+        """`give_back` for a call that nobody has any more: the loop is told, and not waited for."""
+        block, self._block = self._block, None
+        if block is not None:
+            self._context.run(block.leave, asyncio.CancelledError())
+
     @property
     def over(self) -> bool:
         """The slot has been given back."""
@@ -299,12 +317,6 @@ class SyncHeldStream:
     def __init__(self, body: SyncBody, held: SyncHeldSlot, *, sse: bool, error: BaseException | None) -> None:
         self._body = body
         self._chunks = iter(body)
-    def let_go(self) -> None:
-        """`give_back` for a call that nobody has any more: the loop is told, and not waited for."""
-        block, self._block = self._block, None
-        if block is not None:
-            self._context.run(block.leave, asyncio.CancelledError())
-
         self._held = held
         self._error = error
         self._account = _Account(held.slot, sse=sse)
@@ -333,8 +345,6 @@ class SyncHeldStream:
         finally:
             self._end(self._error)
 
-            self._read_at = monotonic()
-            self._account.came(chunk)
     @property
     def over(self) -> bool:
         """The slot has been given back."""
