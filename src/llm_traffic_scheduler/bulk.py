@@ -283,8 +283,8 @@ class _Calls(Generic[ItemT, ResultT]):
                 call.parent = outside  # what it is inside of, without the scope that let it in
             return fn(item)
 
-        begin.__qualname__ = getattr(fn, "__qualname__", type(fn).__name__)  # for messages
         try:
             return await self._scheduler.submit(self._kind, begin, item, **options)
         finally:
             leave_line()
+            begin.__qualname__ = f"{getattr(fn, '__qualname__', type(fn).__name__)}"  # for messages
