@@ -108,12 +108,17 @@ class Run(Generic[ItemT, ResultT]):
         """Cancel what goes on, and return when it has ended.
 
         Raises:
-            SchedulerMisuse: called by a call of its own, which would wait for itself.
+            SchedulerMisuse: called by a call of its own, which would wait for itself, or on another loop than its own.
             What closing an async source raised.
         Cancellation: still waits for the end, then passes it on.
         """
         if self._starting or (self._loop is not None and asyncio.current_task() in self._tasks):
             raise SchedulerMisuse("a call of map() or as_completed() cannot close it: it would wait for itself")
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            if not self._loop.is_closed():
+                raise SchedulerMisuse("map() or as_completed() is closed in the loop it began in, this is another")
+            self._tasks.clear()  # they have ended with their loop, and so has the source
+            self._stream = None
         self.stop()
         cancelled: asyncio.CancelledError | None = None
         while self._tasks:

@@ -329,6 +329,26 @@ async def test_a_call_of_its_own_cannot_close_it() -> None:
     await results.aclose()
 
 
+@pytest.mark.parametrize("closed", [False, True], ids=["stopped", "closed"])
+def test_closing_it_in_another_loop_is_refused_unless_its_own_is_closed(closed: bool) -> None:
+    scheduler, loop = make_scheduler(max_concurrency=4), VirtualTimeLoop()
+    results = scheduler.map("batch", sleepy, range(1, 9))
+    loop.run_until_complete(anext(results))
+    if closed:
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+
+        run_virtual(results.aclose())
+
+        assert run_virtual(results.aclose()) is None
+    else:
+        with pytest.raises(SchedulerMisuse, match="closed in the loop it began in"):
+            run_virtual(results.aclose())
+        loop.run_until_complete(results.aclose())
+        loop.close()
+
+
 @everywhere
 async def test_a_call_of_its_own_that_has_just_begun_cannot_close_it_either() -> None:
     scheduler = make_scheduler(max_concurrency=4)
