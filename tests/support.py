@@ -30,6 +30,7 @@ __all__ = [
     "Recorder",
     "account",
     "armed_timers",
+    "cancel_all_soon",
     "hold",
     "make_scheduler",
     "noop",
@@ -191,6 +192,12 @@ def armed_timers() -> list[asyncio.TimerHandle]:
 def other_tasks() -> set[asyncio.Task[Any]]:
     """Tasks of the running loop beside the test's own."""
     return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+def cancel_all_soon() -> None:
+    """Cancel every task but the test's own in the loop's next pass, after what is due there now."""
+    me = asyncio.current_task()
+    asyncio.get_running_loop().call_soon(lambda: [task.cancel() for task in asyncio.all_tasks() if task is not me])
 
 
 def account(scheduler: TrafficScheduler, kind: str) -> KindTotals:

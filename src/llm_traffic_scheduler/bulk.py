@@ -10,7 +10,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sized
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack
 
 from .bulk_line import Line
 from .bulk_run import Run
@@ -93,6 +93,9 @@ class Bulk(Generic[YieldT]):
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    def __reduce__(self) -> NoReturn:
+        raise SchedulerMisuse("a map() or as_completed() cannot be copied or pickled: start another")
 
     def __del__(self) -> None:
         if self._run.open:
@@ -283,8 +286,8 @@ class _Calls(Generic[ItemT, ResultT]):
                 call.parent = outside  # what it is inside of, without the scope that let it in
             return fn(item)
 
-        begin.__qualname__ = getattr(fn, "__qualname__", type(fn).__name__)  # for messages
         try:
+            begin.__qualname__ = f"{getattr(fn, '__qualname__', type(fn).__name__)}"  # for messages
             return await self._scheduler.submit(self._kind, begin, item, **options)
         finally:
             leave_line()

@@ -69,6 +69,7 @@ class Run(Generic[ItemT, ResultT]):
         self._fault: BaseException | None = None  # raised before them
         self._consumer: asyncio.Future[None] | None = None
         self._puller: asyncio.Future[None] | None = None
+        self._starting = False  # a task of its own; an eager one runs meanwhile
 
     # For whoever consumes
 
@@ -107,12 +108,17 @@ class Run(Generic[ItemT, ResultT]):
         """Cancel what goes on, and return when it has ended.
 
         Raises:
-            SchedulerMisuse: called by a call of its own, which would wait for itself.
+            SchedulerMisuse: called by a call of its own, which would wait for itself, or on another loop than its own.
             What closing an async source raised.
         Cancellation: still waits for the end, then passes it on.
         """
-        if self._loop is not None and asyncio.current_task() in self._tasks:
+        if self._starting or (self._loop is not None and asyncio.current_task() in self._tasks):
             raise SchedulerMisuse("a call of map() or as_completed() cannot close it: it would wait for itself")
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            if not self._loop.is_closed():
+                raise SchedulerMisuse("map() or as_completed() is closed in the loop it began in, this is another")
+            self._tasks.clear()  # they have ended with their loop, and so has the source
+            self._stream = None
         self.stop()
         cancelled: asyncio.CancelledError | None = None
         while self._tasks:
@@ -122,6 +128,8 @@ class Run(Generic[ItemT, ResultT]):
                 cancelled = error
         if cancelled is not None:
             raise cancelled
+        if self._stream is not None:  # nobody has begun to pull, who would have closed it
+            await self._close_source()
         fault, self._fault = self._fault, None
         if fault is not None:
             raise fault
@@ -151,7 +159,7 @@ class Run(Generic[ItemT, ResultT]):
         if self._loop is None:
             self._loop = loop
             if self._stream is not None:
-                self._start(self._feed(self._stream), self._fed)
+                self._start(self._feed(), self._fed)
         elif loop is not self._loop:
             raise SchedulerMisuse("map() or as_completed() goes on in the event loop it began in, this is another")
         if self._consumer is not None:
@@ -197,8 +205,10 @@ class Run(Generic[ItemT, ResultT]):
             else:
                 self._begin(item)
 
-    async def _feed(self, stream: AsyncIterator[ItemT]) -> None:
+    async def _feed(self) -> None:
         assert self._loop is not None
+        assert self._stream is not None
+        stream = self._stream
         try:
             while not self._dry:
                 if not self._room():
@@ -212,8 +222,12 @@ class Run(Generic[ItemT, ResultT]):
                 if not self.closed:
                     self._begin(item)
         finally:
-            if (aclose := getattr(stream, "aclose", None)) is not None:
-                await aclose()
+            await self._close_source()
+
+    async def _close_source(self) -> None:
+        stream, self._stream = self._stream, None
+        if (aclose := getattr(stream, "aclose", None)) is not None:
+            await aclose()
 
     def _fed(self, task: asyncio.Task[Any]) -> None:
         self._dry = True
@@ -232,8 +246,12 @@ class Run(Generic[ItemT, ResultT]):
 
     def _start(self, work: Coroutine[Any, Any, Any], ended: Callable[[asyncio.Task[Any]], None]) -> None:
         assert self._loop is not None
-        # Not `create_task(context=...)`, which a task factory need not know.
-        task = self._context.run(self._loop.create_task, work)
+        before, self._starting = self._starting, True
+        try:
+            # Not `create_task(context=...)`, which a task factory need not know.
+            task = self._context.run(self._loop.create_task, work)
+        finally:
+            self._starting = before
         self._tasks.add(task)
 
         def over(task: asyncio.Task[Any]) -> None:

@@ -18,6 +18,7 @@ from .forks import survive_forks
 from .listeners import Listeners
 from .loop_end import abandon
 from .policies.base import LimitPolicy, remembers, reset
+from .policies.parts import with_its_parts
 from .settings import Settings
 from .snapshot import Tally
 from .surroundings import around, lineage
@@ -75,17 +76,22 @@ class LoopBound:
         Raises:
             ConfigError: it remembers what it hears, and another scheduler in use has it.
         """
-        other = _serves.get(id(policy))
-        if other is not None and other is not self and other._has(policy) and remembers(policy):
-            raise ConfigError(
-                f"policy serves scheduler {other.name!r}, and would learn from the calls of both: make one for each, "
-                "or close that one first"
-            )
-        _serves[id(policy)] = self
+        parts = _parts(policy)
+        for part in parts:
+            other = _serves.get(id(part))
+            if other is not None and other is not self and other._has(part) and remembers(part):
+                which = "policy" if part is policy else f"{part!r} in the policy"
+                raise ConfigError(
+                    f"{which} serves scheduler {other.name!r}, and would learn from the calls of both: make one for "
+                    "each, or close that one first"
+                )
+        for part in parts:
+            _serves[id(part)] = self
 
     def _has(self, policy: LimitPolicy) -> bool:
         loop = self._home.loop if hasattr(self, "_home") else None
-        return self._policy is policy and self._shutdown is None and (loop is None or not loop.is_closed())
+        its = any(part is policy for part in _parts(self._policy))
+        return its and self._shutdown is None and (loop is None or not loop.is_closed())
 
     def _reset_policy(self) -> None:
         """Let the policy forget single calls: of those that it knew it would not hear any more."""
@@ -134,3 +140,13 @@ class LoopBound:
             f"scheduler {self.name!r} belongs to this process and cannot be pickled or copied: "
             "make one in each process, for example at import time"
         )
+
+
+def _parts(policy: LimitPolicy) -> list[LimitPolicy]:
+    """The policy and those that it is made of, as far as it says."""
+    try:
+        return list(with_its_parts(policy))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
+        return [policy]

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from .call import Call
 from .call_options import CallOptions, check_options
@@ -79,6 +79,9 @@ class Stream(AsyncIterator[T]):
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._reading.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise SchedulerMisuse("a stream cannot be copied or pickled, it has one slot and one source: start another")
 
     def __del__(self) -> None:
         if self._reading.forsake():

@@ -344,7 +344,15 @@ class Reading(Generic[T]):
             return
         self._why = self._why or why
         self._busy = self._ending = True
-        self._closer = self._loop.create_task(self._wind_up_alone(self._why), context=Context())
+        # Not `create_task(context=...)`, which a task factory need not know.
+        self._closer = Context().run(self._loop.create_task, self._wind_up_alone(self._why))
+        self._closer.add_done_callback(self._closed_alone, context=Context())
+
+    def _closed_alone(self, closer: asyncio.Task[None]) -> None:
+        if self._busy and self._reader is None and self._why is not None:
+            # Whoever cancels all tasks, as `asyncio.run` does in the end, has cancelled it before its first step.
+            self._busy = self._ending = False
+            self._end_alone(self._why)
 
     async def _wind_up_alone(self, why: SchedulerError) -> None:
         try:

@@ -191,17 +191,24 @@ class ThreadSlot(AbstractContextManager[None]):
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        (call, self._call), (token, self._token) = (self._call, None), (self._token, None)
-        if call is None or token is None or self._visit is None:
+        if self._call is None:
             raise SchedulerMisuse("a slot_from_thread() block is left once, after it was entered: write `with`")
-        leave_block(call, token)
-        left: LoopFuture[None] = LoopFuture(self._visit)
         try:
-            _post(left, partial(_give_back, call, error))
-            left.result()
+            self.leave(error).result()
         except Exception:
             if error is None:
                 raise
+
+    def leave(self, error: BaseException | None) -> LoopFuture[None]:
+        """Tell the loop that the block is over, and wait for nothing; the future is done when the slot is back."""
+        (call, self._call), (token, self._token) = (self._call, None), (self._token, None)
+        assert call is not None
+        assert token is not None
+        assert self._visit is not None
+        leave_block(call, token)
+        left: LoopFuture[None] = LoopFuture(self._visit)
+        _post(left, partial(_give_back, call, error))
+        return left
 
     async def _take(self) -> Call:
         # This task ends here, so run_timeout and close() find nothing to cancel: `_give_back` finds their verdict.

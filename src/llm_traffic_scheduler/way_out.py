@@ -59,6 +59,8 @@ def finish(home: Dispatcher, call: Call, outcome: Ending) -> None:
     else:
         call.state, nesting.outcome = LENT_ON, outcome
         call.observed = False  # it has been sampled, and has ended: its age is no news
+        if home.attentive or home.admission.batch_queue.size:
+            home.settle(now)  # no slot is free, but the batch limit may have risen, and listeners are to hear
 
 
 def _succeeded(home: Dispatcher, call: Call, now: float) -> None:

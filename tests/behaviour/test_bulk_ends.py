@@ -329,6 +329,89 @@ async def test_a_call_of_its_own_cannot_close_it() -> None:
     await results.aclose()
 
 
+@pytest.mark.parametrize("closed", [False, True], ids=["stopped", "closed"])
+def test_closing_it_in_another_loop_is_refused_unless_its_own_is_closed(closed: bool) -> None:
+    scheduler, loop = make_scheduler(max_concurrency=4), VirtualTimeLoop()
+    results = scheduler.map("batch", sleepy, range(1, 9))
+    loop.run_until_complete(anext(results))
+    if closed:
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+
+        run_virtual(results.aclose())
+
+        assert run_virtual(results.aclose()) is None
+    else:
+        with pytest.raises(SchedulerMisuse, match="closed in the loop it began in"):
+            run_virtual(results.aclose())
+        loop.run_until_complete(results.aclose())
+        loop.close()
+
+
+@everywhere
+async def test_a_call_of_its_own_that_has_just_begun_cannot_close_it_either() -> None:
+    scheduler = make_scheduler(max_concurrency=4)
+    results: Any = None
+
+    async def close(number: int) -> None:
+        if number == 1:
+            await results.aclose()
+        await asyncio.sleep(0.01)
+
+    results = scheduler.as_completed("batch", close, range(3))
+    errors = {each.index: type(each.error) async for each in results}
+
+    assert errors == {0: type(None), 1: SchedulerMisuse, 2: type(None)}
+
+
+@each_way
+@pytest.mark.parametrize("begun", [False, True], ids=["never begun", "cancelled in its first pass"])
+async def test_a_source_that_nobody_has_pulled_from_is_closed(way: str, begun: bool) -> None:
+    class Open:
+        closed = 0
+
+        def __aiter__(self) -> Open:
+            return self
+
+        async def __anext__(self) -> int:
+            return 1
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    source = Open()
+    async with getattr(make_scheduler(), way)("batch", doubled, source) as results:
+        if begun:
+            reader = asyncio.ensure_future(anext(results))
+            asyncio.get_running_loop().call_soon(reader.cancel)
+            await asyncio.wait({reader})
+
+    assert source.closed == 1
+
+
+async def test_a_name_that_is_none_takes_no_place_in_line_away() -> None:
+    scheduler = make_scheduler(max_queued_batch=1)
+
+    async def work(item: int) -> int:
+        await asyncio.sleep(1)
+        return item
+
+    async with scheduler.map("batch", Nameless(work), range(5)) as results:
+        assert [result async for result in results] == [0, 1, 2, 3, 4]
+
+
+class Nameless:
+    """A function with a name that is none."""
+
+    def __init__(self, work: Any) -> None:
+        self.work = work
+        self.__dict__["__qualname__"] = 5
+
+    def __call__(self, item: int) -> Any:
+        return self.work(item)
+
+
 def test_it_goes_on_in_the_loop_it_began_in() -> None:
     scheduler = make_scheduler()
     first, second = VirtualTimeLoop(), VirtualTimeLoop()

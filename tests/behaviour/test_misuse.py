@@ -327,3 +327,25 @@ def test_a_scheduler_cannot_be_pickled_or_copied(duplicate: Callable[[object], o
 
     with pytest.raises(SchedulerMisuse, match="'gateway' belongs to this process"):
         duplicate(scheduler)
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+async def test_a_stream_or_a_map_cannot_be_pickled_or_copied_and_goes_on(
+    duplicate: Callable[[object], object],
+) -> None:
+    async def items() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    scheduler = make_scheduler()
+    both: list[Any] = [
+        scheduler.stream("batch", items),
+        scheduler.map("batch", functools.partial(asyncio.sleep, 1), [1, 2]),
+    ]
+    for readable in both:
+        assert await anext(readable) == 1
+        with pytest.raises(SchedulerMisuse, match="cannot be copied or pickled"):
+            duplicate(readable)
+        await settle()
+        assert await anext(readable) == 2
+        await readable.aclose()

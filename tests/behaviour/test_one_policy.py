@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from llm_traffic_scheduler import (
     AdaptivePolicy,
     ConfigError,
+    ExternalPolicy,
     FixedPolicy,
+    Gauge,
     LimitPolicy,
     PressurePolicy,
+    Shadow,
     TrafficScheduler,
 )
 from tests.heard import Heard
@@ -66,3 +70,24 @@ def test_a_scheduler_whose_loop_is_closed_frees_its_policy() -> None:
     asyncio.run(use())
 
     assert len(kept) == 2
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda policy: policy,
+        lambda policy: Shadow(policy, FixedPolicy(1)),
+        lambda policy: Shadow(FixedPolicy(1), policy),
+        lambda policy: ExternalPolicy(Gauge(), also=policy),
+    ],
+    ids=["itself", "acting in a Shadow", "in the shadow", "beside a gauge"],
+)
+async def test_a_policy_inside_of_another_is_in_use_too(around: Callable[[LimitPolicy], LimitPolicy]) -> None:
+    policy = AdaptivePolicy()
+    first = make_scheduler(policy=Shadow(policy, FixedPolicy(1)), name="first")
+
+    with pytest.raises(ConfigError, match="serves scheduler 'first'"):
+        make_scheduler(policy=around(policy))
+    await first.close()
+
+    assert make_scheduler(policy=around(policy)).snapshot().running == 0

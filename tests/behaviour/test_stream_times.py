@@ -127,6 +127,17 @@ async def test_a_pace_takes_two_tokens(tokens: int, paced: bool) -> None:
     assert (signals_of(scheduler).pace is not None) == paced
 
 
+async def test_more_tokens_than_a_float_can_count_cost_no_slot() -> None:
+    scheduler = plain()
+    async with scheduler.slot("interactive") as slot:
+        slot.first_token()
+        slot.tokens(10**400)
+        await asyncio.sleep(1)
+
+    assert scheduler.snapshot().running == 0
+    assert signals_of(scheduler).pace == 0
+
+
 async def test_tokens_without_a_first_one_have_no_pace() -> None:
     scheduler = plain()
     async with scheduler.slot("interactive") as slot:

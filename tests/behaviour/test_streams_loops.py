@@ -13,7 +13,7 @@ from llm_traffic_scheduler import SchedulerMisuse
 from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.behaviour.doors import assert_whole
 from tests.behaviour.streams import Words, read
-from tests.support import account, make_scheduler, noop
+from tests.support import account, cancel_all_soon, make_scheduler, noop, settle
 
 QUICK = 0.001
 
@@ -36,6 +36,44 @@ def test_the_end_of_the_loop_closes_a_stream_that_was_half_read() -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         assert runner.run(read(scheduler.stream("interactive", words.generator))) == [0, 1, 2]
     assert account(scheduler, "interactive").cancelled == 1
+
+
+def test_a_stream_that_is_dropped_in_the_loops_last_pass_does_not_keep_it_from_ending() -> None:
+    scheduler, words = make_scheduler(), Words()
+
+    async def main() -> None:
+        stream = scheduler.stream("interactive", words.generator)
+        await anext(stream)
+
+    with pytest.warns(ResourceWarning, match="dropped"), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())
+
+    assert (words.opened, words.closed) == (1, 1)
+    assert scheduler.snapshot().running == 0
+
+
+async def test_whoever_cancels_all_tasks_does_not_keep_a_dropped_stream_from_being_closed() -> None:
+    scheduler, words = make_scheduler(), Words()
+    stream = scheduler.stream("interactive", words.generator)
+    await anext(stream)
+    with pytest.warns(ResourceWarning, match="dropped"):
+        del stream
+    cancel_all_soon()
+    await settle()
+
+    assert words.closed == 1
+    await assert_whole(scheduler)
+
+
+async def test_a_task_factory_that_knows_no_contexts_does_not_keep_a_stream_from_being_closed() -> None:
+    scheduler, words, loop = make_scheduler(), Words(), asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, work: asyncio.Task(work, loop=loop))
+    stream = scheduler.stream("interactive", words.generator, idle_timeout=5)
+    await anext(stream)
+    await asyncio.sleep(6)
+
+    assert words.closed == 1
+    await assert_whole(scheduler)
 
 
 def test_the_end_of_the_loop_closes_a_generator_in_the_context_it_began_in() -> None:

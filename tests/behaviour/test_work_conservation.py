@@ -9,8 +9,16 @@ from collections.abc import Callable
 
 import pytest
 
-from llm_traffic_scheduler import Decision, LimitPolicy, PressurePolicy, Signals, TrafficScheduler
-from tests.support import Held, Law, armed_timers, hold, make_scheduler, noop, now, other_tasks, settle
+from llm_traffic_scheduler import (
+    CallFinished,
+    Decision,
+    Ended,
+    LimitPolicy,
+    PressurePolicy,
+    Signals,
+    TrafficScheduler,
+)
+from tests.support import Held, Law, Recorder, armed_timers, hold, make_scheduler, noop, now, other_tasks, settle
 
 SLICE = 0.1  # a hundredth of the ten seconds of the window
 
@@ -277,3 +285,41 @@ async def test_nobody_is_forgotten_whatever_happens(seed: int) -> None:
     await asyncio.sleep(10)
     assert scheduler.snapshot().running == 0
     assert armed_timers() == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_end_of_a_call_whose_slot_a_child_keeps_is_news_at_once(fails: bool) -> None:
+    ended: list[Ended] = []
+    law = Law(
+        lambda now, signals: Decision(1 + len(ended)),
+        observe=lambda now, event: ended.append(event) if isinstance(event, Ended) else None,
+    )
+    scheduler = make_scheduler(max_concurrency=3, batch_max_concurrency=2, policy=law)
+    running, room, leave = hold(scheduler, "batch"), hold(scheduler), asyncio.Event()
+    children: list[asyncio.Task[None]] = []
+
+    async def parent() -> None:
+        children.append(asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 100)))
+        await leave.wait()
+        assert not fails, "as it is told"
+
+    await settle()
+    call = asyncio.create_task(scheduler.submit("interactive", parent))
+    await settle()  # the child is in the slot of its parent, for there was no other
+    room.release()
+    await settle()
+    ended.clear()
+    waiting, recorder = hold(scheduler, "batch"), Recorder(scheduler)
+    await settle()
+    assert not waiting.started
+
+    leave.set()
+    await asyncio.wait({call})
+    await settle()
+
+    assert (call.exception() is not None) == fails
+    assert waiting.started
+    assert [event.outcome for event in recorder.of(CallFinished)] == ["failed" if fails else "completed"]
+    for each in (running, waiting):
+        each.release()
+    await asyncio.gather(*children)

@@ -79,10 +79,11 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._started = False
-        self._mail: asyncio.Queue[Message] = asyncio.Queue()
+        self._mail: asyncio.Queue[Message | Exception] = asyncio.Queue()
         self._read_on = asyncio.Event()
         self._read_on.set()
         self._gone: Message | None = None
+        self._fault: Exception | None = None
 
     async def run(self, app: App, scope: MutableMapping[str, Any]) -> None:
         answering = asyncio.ensure_future(app(scope, self._from_server, self._to_server))
@@ -98,15 +99,19 @@ class _Exchange:
                 raise
             await self._refuse(refused)
         finally:
-            await _stop(listening)
-            await _stop(answering)
+            await _stop(listening, answering)
 
     async def _listen(self) -> None:
         """Read ahead by one message, and to the end once the body is in: the client may hang up at any time."""
         while True:
             await self._read_on.wait()
             self._read_on.clear()
-            message = await self._receive()
+            try:
+                message = await self._receive()
+            except Exception as error:  # of a middleware around this one, say, to which the body is too long
+                self._fault = error
+                self._mail.put_nowait(error)
+                raise
             if message["type"] == "http.disconnect":
                 self._gone = message
             elif not message.get("more_body", False):
@@ -118,7 +123,11 @@ class _Exchange:
     async def _from_server(self) -> Message:
         if self._gone is not None and self._mail.empty():
             return self._gone  # as often as it asks
+        if self._fault is not None and self._mail.empty():
+            raise self._fault
         message = await self._mail.get()
+        if isinstance(message, Exception):
+            raise message
         self._read_on.set()
         return message
 
@@ -136,13 +145,12 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": body})
 
 
-async def _stop(task: asyncio.Future[None]) -> None:
-    """Cancel it and wait for its end, whatever that is; a further cancellation of ours does not wait."""
-    if not task.done():
+async def _stop(*tasks: asyncio.Future[None]) -> None:
+    """Cancel them and wait for their ends, whatever these are; a further cancellation of ours does not wait."""
+    for task in tasks:
         task.cancel()
-        await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # seen
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen
+    await asyncio.wait(tasks)
 
 
 def _refusal_in(error: BaseException) -> Rejected | None:

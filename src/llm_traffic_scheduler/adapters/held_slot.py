@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
@@ -194,15 +194,15 @@ class HeldStream:
         self._reading = True
         try:
             chunk = await self._held.bounded(anext(self._chunks))
+            self._reading = False
+            self._read_at = self._held.loop.time()
+            self._account.came(chunk)
         except StopAsyncIteration:
             self._end(self._error)
             raise
         except BaseException as error:
             self._end(error)
             raise
-        self._reading = False
-        self._read_at = self._held.loop.time()
-        self._account.came(chunk)
         return chunk
 
     async def close(self) -> None:
@@ -228,14 +228,16 @@ class HeldStream:
             self._held.loop.call_soon_threadsafe(self._abandon)
 
     def _end(self, error: BaseException | None) -> None:
-        if not self.over:
-            self._account.thought += 0.0 if self._reading else self._held.loop.time() - self._read_at
-            self._account.close()
-        self._reading = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._held.give_back(error)
+        try:
+            if not self.over:
+                self._account.thought += 0.0 if self._reading else self._held.loop.time() - self._read_at
+                self._account.close()
+        finally:
+            self._reading = False
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._held.give_back(error)
 
     def _look(self) -> None:
         loop = self._held.loop
@@ -250,13 +252,25 @@ class HeldStream:
         """The caller has walked away: the call ends now, and the connection is closed behind it."""
         if not self.over:
             self._end(asyncio.CancelledError())
-            task = self._held.loop.create_task(self._close_quietly())
-            _closing.add(task)
-            task.add_done_callback(_closing.discard)
+            self._close_behind()
 
-    async def _close_quietly(self) -> None:
-        with suppress(Exception):
-            await self._body.aclose()
+    def _close_behind(self) -> None:
+        began = False
+
+        async def close_quietly() -> None:
+            nonlocal began
+            began = True
+            with suppress(Exception):
+                await self._body.aclose()
+
+        def closed(task: asyncio.Task[None]) -> None:
+            _closing.discard(task)
+            if not began:  # whoever cancels all tasks has cancelled it before its first step
+                self._close_behind()
+
+        task = self._held.loop.create_task(close_quietly())
+        _closing.add(task)
+        task.add_done_callback(closed)
 
 
 class SyncHeldSlot:
@@ -267,12 +281,12 @@ class SyncHeldSlot:
 
     __slots__ = ("_block", "_context", "slot")
 
-    _block: AbstractContextManager[None] | None
+    _block: Any  # of slot_from_thread(); None: it has been left
 
     def __init__(self, scheduler: TrafficScheduler, patience: float) -> None:
         queue_timeout, _ = scheduler.timeouts_in_force()
         self._context = copy_context()
-        block = scheduler.slot_from_thread(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
+        block: Any = scheduler.slot_from_thread(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
         self._context.run(block.__enter__)
         self._block = block
         slot = self._context.run(current_slot)
@@ -284,6 +298,12 @@ class SyncHeldSlot:
         block, self._block = self._block, None
         if block is not None:
             self._context.run(block.__exit__, None if error is None else type(error), error, None)
+
+    def let_go(self) -> None:
+        """`give_back` for a call that nobody has any more: the loop is told, and not waited for."""
+        block, self._block = self._block, None
+        if block is not None:
+            self._context.run(block.leave, asyncio.CancelledError())
 
     @property
     def over(self) -> bool:
@@ -307,14 +327,14 @@ class SyncHeldStream:
         self._account.thought += monotonic() - self._read_at
         try:
             chunk = next(self._chunks)
+            self._read_at = monotonic()
+            self._account.came(chunk)
         except StopIteration:
             self._end(self._error)
             raise
         except BaseException as error:
             self._end(error)
             raise
-        self._read_at = monotonic()
-        self._account.came(chunk)
         return chunk
 
     def close(self) -> None:
@@ -333,12 +353,17 @@ class SyncHeldStream:
     def drop(self) -> None:
         """Nobody has the body any more; called from whatever code the collector interrupts.
 
-        On the loop's own thread nothing is waited for, and what then raises changes nothing.
+        That may hold a lock that the loop waits for, so the loop is not waited for.
         """
         with suppress(Exception):
-            self._end(asyncio.CancelledError())
+            try:
+                self._account.close()
+            finally:
+                self._held.let_go()
 
     def _end(self, error: BaseException | None) -> None:
-        if not self.over:
-            self._account.close()
-        self._held.give_back(error)
+        try:
+            if not self.over:
+                self._account.close()
+        finally:
+            self._held.give_back(error)

@@ -18,6 +18,9 @@ __all__ = ["Tokens", "is_event_stream", "refusal_body", "refusal_headers", "retr
 # An event that has not ended after so many bytes is nothing that starts with a token.
 _LONGEST_EVENT: Final = 1 << 20
 
+# A server that says it has sent more is not to be believed; no float can hold what a hostile one may say.
+_MOST_TOKENS: Final = 1 << 40
+
 
 class Tokens:
     """Finds the first token in a stream of server-sent events, and how many there were in the end.
@@ -86,7 +89,7 @@ class Tokens:
 def _object(value: bytes) -> dict[str, object]:
     try:
         event = json.loads(value.decode())  # of bytes it would look for the encoding first
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return event if isinstance(event, dict) else {}
 
@@ -116,7 +119,8 @@ def _output_tokens(event: dict[str, object]) -> int:
 
 
 def _whole(number: object) -> int:
-    return number if isinstance(number, int) and not isinstance(number, bool) else 0
+    believable = isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= _MOST_TOKENS
+    return number if believable else 0  # type: ignore[return-value]
 
 
 def is_event_stream(headers: Mapping[str, str]) -> bool:

@@ -17,6 +17,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, MutableMapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
 
@@ -222,18 +223,18 @@ class SchedulingTransport:
             return library.refusal(request, error)
         try:
             response: Response = await held.bounded(self._transport.handle_async_request(request))
+            failure, sse = _look_at(response, held.slot)
+            if not response.is_closed:
+                stream = HeldStream(response.stream, held, idle=self._idle, sse=sse, error=failure)
+                response.stream = library.body(stream)
+                return response
         except RunTimeout as error:
             held.give_back(error)
             raise library.ran_too_long(error) from error
-        except BaseException as error:
+        except BaseException as error:  # also of a transport whose response is none
             held.give_back(error)
             raise
-        failure, sse = _look_at(response, held.slot)
-        if response.is_closed:  # from a cache or a mock: it came with its body, which nobody will read again
-            held.give_back(failure)
-            return response
-        stream = HeldStream(response.stream, held, idle=self._idle, sse=sse, error=failure)
-        response.stream = library.body(stream)
+        held.give_back(failure)  # from a cache or a mock: it came with its body, which nobody will read again
         return response
 
     async def aclose(self) -> None:
@@ -291,14 +292,14 @@ class SyncSchedulingTransport:
             return library.refusal(request, error)
         try:
             response: Response = self._transport.handle_request(request)
+            failure, sse = _look_at(response, held.slot)
+            if not response.is_closed:
+                response.stream = library.sync_body(SyncHeldStream(response.stream, held, sse=sse, error=failure))
+                return response
         except BaseException as error:
             held.give_back(error)
             raise
-        failure, sse = _look_at(response, held.slot)
-        if response.is_closed:
-            held.give_back(failure)
-            return response
-        response.stream = library.sync_body(SyncHeldStream(response.stream, held, sse=sse, error=failure))
+        held.give_back(failure)
         return response
 
     def close(self) -> None:
@@ -334,11 +335,17 @@ def _http_client(client: object) -> Any:
     return inner
 
 
-def _check_idle(idle_timeout: float | None) -> float:
-    """Seconds, infinity for None; ConfigError where it is neither."""
-    if idle_timeout is not None and not idle_timeout > 0:
-        raise ConfigError(f"idle_timeout must be above 0 seconds or None, got {idle_timeout!r}")
-    return math.inf if idle_timeout is None else idle_timeout
+def _check_idle(idle_timeout: object) -> float:
+    """Seconds, infinity for None; ConfigError for what is no number of them that a clock could count."""
+    if idle_timeout is None:
+        return math.inf
+    seconds = math.nan
+    if isinstance(idle_timeout, int | float) and not isinstance(idle_timeout, bool):
+        with suppress(OverflowError):
+            seconds = float(idle_timeout)
+    if not seconds > 0:
+        raise ConfigError(f"idle_timeout must be a number of seconds above 0 or None, got {idle_timeout!r}")
+    return seconds
 
 
 def _pool_timeout(request: Request) -> float:

@@ -174,7 +174,10 @@ class Ended:
         """Seconds per output token after the first; None unless the first and at least one more were reported."""
         if self.first_token is None or self.tokens < 2:
             return None
-        return (self.latency - self.first_token) / (self.tokens - 1)
+        try:
+            return (self.latency - self.first_token) / (self.tokens - 1)
+        except OverflowError:  # more tokens than a float can count
+            return 0.0
 
 
 Observation: TypeAlias = Arrived | FirstToken | Ended

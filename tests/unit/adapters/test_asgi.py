@@ -9,7 +9,7 @@ import pytest
 
 from llm_traffic_scheduler import ConfigError, QueueFull, kind_in_force
 from llm_traffic_scheduler.adapters.asgi import TrafficMiddleware
-from tests.support import hold, make_scheduler, settle
+from tests.support import hold, make_scheduler, other_tasks, settle
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -214,6 +214,51 @@ async def test_a_cancelled_server_task_waits_for_the_application_to_end() -> Non
 
     assert request.cancelled()
     assert ended == [True]
+
+
+async def test_a_second_cancel_leaves_nobody_behind_who_has_not_been_told_to_end() -> None:
+    told = []
+
+    async def work(scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append(True)
+
+    async def receive() -> Message:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1)
+        return GONE
+
+    app = TrafficMiddleware(work, "batch")
+    request = asyncio.create_task(app({"type": "http"}, receive, Client().send))
+    for _ in range(2):
+        await settle()
+        request.cancel()
+    await asyncio.wait({request})
+    await asyncio.sleep(2)
+
+    assert told == [True]
+    assert other_tasks() == set()
+
+
+async def test_what_goes_wrong_as_the_body_is_read_is_told_to_the_application_that_reads_it() -> None:
+    said = []
+
+    async def work(scope: Message, receive: Receive, send: Send) -> None:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="too long") as error:
+                await receive()
+            said.append(str(error.value))
+
+    async def receive() -> Message:
+        raise ValueError("the body is too long")
+
+    await TrafficMiddleware(work, "batch")({"type": "http"}, receive, Client().send)
+
+    assert said == ["the body is too long"] * 2
 
 
 def test_a_kind_that_is_none_is_refused_at_once() -> None:

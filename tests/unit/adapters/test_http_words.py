@@ -113,6 +113,22 @@ def test_of_several_usages_the_last_counts() -> None:
     assert tokens.count == 30
 
 
+@pytest.mark.parametrize("event", [b"[" * 100_000, b'{"a":' * 100_000], ids=["lists", "objects"])
+def test_an_event_nested_too_deep_to_read_carries_no_token(event: bytes) -> None:
+    tokens = Tokens()
+
+    assert not tokens.feed(b"data: " + event + b'"delta"\n\n')
+
+
+@pytest.mark.parametrize("number", [b"-7", b"1" + b"0" * 400, b"1e400", b"true"])
+def test_a_usage_that_is_no_believable_number_is_none(number: bytes) -> None:
+    tokens = Tokens()
+
+    tokens.feed(b'data: {"choices": [], "usage": {"completion_tokens": ' + number + b"}}\n\n")
+
+    assert tokens.count == 0
+
+
 def test_an_event_that_only_its_name_calls_a_delta_carries_a_token() -> None:
     tokens = Tokens()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from llm_traffic_scheduler import ConfigError, QueueTimeout, SchedulerMisuse, traffic
 from llm_traffic_scheduler.adapters.httpx import SchedulingTransport, SyncSchedulingTransport, schedule_client
 from tests.support import account, hold, make_scheduler, settle
-from tests.unit.adapters.http_clients import URL, answer_once, client_of, respond, stream_of
+from tests.unit.adapters.http_clients import TOKEN, URL, answer_once, client_of, respond, stream_of
 
 
 async def test_a_request_has_a_slot_while_it_waits_for_its_server_and_none_after(library: Any) -> None:
@@ -197,6 +198,47 @@ async def test_an_error_that_is_closed_unread_is_a_failure_too(library: Any) -> 
             pass
 
     assert account(scheduler, "interactive").failed == 1
+
+
+@pytest.mark.parametrize("answer", ["nothing", "a body of the wrong kind"])
+async def test_a_transport_whose_response_is_none_costs_no_slot(library: Any, answer: str) -> None:
+    scheduler = make_scheduler()
+
+    class Body(library.SyncByteStream):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[bytes]:
+            yield b""
+
+    class Transport(library.AsyncBaseTransport):  # type: ignore[misc]
+        async def handle_async_request(self, request: Any) -> Any:
+            return None if answer == "nothing" else library.Response(200, stream=Body())
+
+    client = library.AsyncClient(transport=Transport())
+    schedule_client(client, scheduler)
+    with pytest.raises((AttributeError, TypeError)):
+        await answer_once(client)
+
+    assert scheduler.snapshot().running == 0
+    assert account(scheduler, "interactive").failed == 1
+
+
+async def test_a_server_that_tells_of_more_tokens_than_there_are_numbers_costs_no_slot(library: Any) -> None:
+    scheduler = make_scheduler()
+
+    async def handler(request: Any) -> Any:
+        return stream_of(library, TOKEN, b'data: {"usage": {"completion_tokens": ' + b"9" * 4000 + b"}}\n\n")
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    await answer_once(client)
+
+    assert scheduler.snapshot().running == 0
+    assert account(scheduler, "interactive").completed == 1
+
+
+@pytest.mark.parametrize("timeout", [10**400, "5", True, float("nan")])
+async def test_an_idle_timeout_that_is_no_number_of_seconds_is_refused_at_once(library: Any, timeout: Any) -> None:
+    with pytest.raises(ConfigError, match="idle_timeout must be a number of seconds above 0 or None"):
+        schedule_client(library.AsyncClient(), make_scheduler(), idle_timeout=timeout)
 
 
 async def test_mounts_are_wrapped_and_holes_in_them_stay(library: Any) -> None:

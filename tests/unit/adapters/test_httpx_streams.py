@@ -11,7 +11,7 @@ import pytest
 from llm_traffic_scheduler import Arrived, CallAborted, Ended, FirstToken, current_slot, traffic
 from llm_traffic_scheduler.adapters.httpx import schedule_client
 from tests.heard import Heard
-from tests.support import account, make_scheduler, settle
+from tests.support import account, cancel_all_soon, make_scheduler, settle
 from tests.unit.adapters.http_clients import TOKEN, URL, answer_once, client_of, lose, stream_of
 
 
@@ -170,6 +170,25 @@ async def test_a_stream_that_is_lost_is_closed_when_it_is_collected(library: Any
 
     assert scheduler.snapshot().running == 0
     assert account(scheduler, "interactive").cancelled == 1
+    assert log == ["closed"]
+
+
+async def test_a_stream_that_is_lost_is_closed_though_somebody_cancels_all_tasks(library: Any) -> None:
+    scheduler = make_scheduler()
+    log: list[str] = []
+
+    async def handler(request: Any) -> Any:
+        return stream_of(library, TOKEN, log=log)
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    with traffic("interactive"):
+        holder = [await client.send(client.build_request("POST", URL), stream=True)]
+    with pytest.warns(ResourceWarning, match="without being closed"):
+        lose(holder)
+    cancel_all_soon()
+    await settle()
+
     assert log == ["closed"]
 
 

@@ -118,6 +118,60 @@ async def test_a_synchronous_response_that_fails_or_is_lost_gives_its_slot_back(
 
 
 @pytest.mark.asyncio(loop_factories=["real"])
+async def test_a_synchronous_transport_whose_response_is_none_costs_no_slot(library: Any) -> None:
+    scheduler = make_scheduler()
+    await scheduler.drain()
+
+    class Transport(library.BaseTransport):  # type: ignore[misc]
+        def handle_request(self, request: Any) -> Any:
+            return None
+
+    client = library.Client(transport=Transport())
+    schedule_client(client, scheduler)
+
+    def work() -> None:
+        with traffic("interactive"), pytest.raises(AttributeError):
+            client.post(URL)
+
+    await asyncio.to_thread(work)
+
+    assert scheduler.snapshot().running == 0
+
+
+def _run_while_the_loop_stands_still(thread: threading.Thread) -> None:
+    """As it would for a lock that the thread holds."""
+    thread.start()
+    thread.join(2)
+
+
+@pytest.mark.asyncio(loop_factories=["real"])
+async def test_a_collector_that_finds_a_synchronous_response_waits_for_no_loop(library: Any) -> None:
+    scheduler = make_scheduler()
+    await scheduler.drain()
+    holder: list[Any] = []
+
+    class Stream(library.SyncByteStream):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[bytes]:
+            yield b""
+
+    def work() -> None:
+        client = library.Client(transport=library.MockTransport(lambda request: library.Response(200, stream=Stream())))
+        schedule_client(client, scheduler)
+        with traffic("interactive"):
+            holder.append(client.send(client.build_request("POST", URL), stream=True))
+
+    await asyncio.to_thread(work)
+    thread = threading.Thread(target=lose, args=(holder,))
+    with pytest.warns(ResourceWarning, match="without being closed"):
+        _run_while_the_loop_stands_still(thread)
+    waited = thread.is_alive()
+    await scheduler.drain()
+
+    assert not waited
+    assert account(scheduler, "interactive").cancelled == 1
+
+
+@pytest.mark.asyncio(loop_factories=["real"])
 @pytest.mark.parametrize("way", ["response", "raise"])
 async def test_a_synchronous_request_is_refused_as_an_async_one(library: Any, way: Any) -> None:
     scheduler = make_scheduler()
