@@ -31,9 +31,12 @@ async def documents() -> AsyncIterator[str]:
         yield f"document {number}"
 
 
-async def people(scheduler: TrafficScheduler) -> None:
+async def people(scheduler: TrafficScheduler, waited: list[float]) -> None:
+    time = asyncio.get_running_loop().time
     while True:
+        asked = time()
         await scheduler.submit("interactive", asyncio.sleep, 0.3)
+        waited.append(time() - asked)
         await asyncio.sleep(1.0)
 
 
@@ -45,8 +48,9 @@ def say(done: int, total: int | None) -> None:
 async def backfill() -> None:
     vectors: dict[str, list[float]] = {}
     left: AsyncIterator[str] | list[str] = documents()
+    waited: list[float] = []
     async with TrafficScheduler(max_concurrency=8, max_queued_batch=4) as scheduler:
-        chat = asyncio.create_task(people(scheduler))
+        chat = asyncio.create_task(people(scheduler, waited))
         while left:
             again: list[str] = []
             # progress=True shows a bar: pip install 'llm-traffic-scheduler[progress]'.
@@ -60,7 +64,7 @@ async def backfill() -> None:
             print(f"{len(vectors)} embedded, {len(again)} failed")
             left = again
         chat.cancel()
-        print(f"nobody in the chat waited longer than {scheduler.snapshot().interactive.p99:.1f} s")
+        print(f"nobody in the chat waited longer than {max(waited):.1f} s for an answer")
 
 
 if __name__ == "__main__":
