@@ -16,14 +16,17 @@ from contextlib import contextmanager
 from llm_traffic_scheduler import TrafficKind, TrafficScheduler, traffic
 
 scheduler = TrafficScheduler(max_concurrency=4)
+under_way: set[str] = set()
 at_once: list[int] = []
 
 
 def complete(prompt: str) -> str:
     """Stands for a request that blocks its thread, such as `OpenAI().chat.completions.create(...)`."""
     with scheduler.slot_from_thread(run_timeout=60.0):
-        at_once.append(scheduler.snapshot().running)
+        under_way.add(prompt)
+        at_once.append(len(under_way))
         time.sleep(0.03)
+        under_way.remove(prompt)
         return prompt.upper()
 
 
