@@ -3,6 +3,7 @@
 python examples/backfill.py        a moment: its minutes pass in virtual time
 """
 
+import argparse
 import asyncio
 import random
 from collections.abc import AsyncIterator
@@ -68,4 +69,5 @@ async def backfill() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it takes none
     run_virtual(backfill())

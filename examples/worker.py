@@ -6,6 +6,7 @@ fork: in Celery the signal `worker_process_init`.
 python examples/worker.py        a second
 """
 
+import argparse
 import asyncio
 import threading
 import time
@@ -72,4 +73,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it takes none
     main()
