@@ -63,7 +63,7 @@ app.add_exception_handler(APIError, lambda _, fault: responses.JSONResponse({"de
 
 async def answer(question: str) -> AsyncIterator[AsyncIterator[str]]:
     async with scheduler.stream(None, ask, question) as stream:  # closed when all is sent or the client has left
-        first = concurrency.iterate_in_threadpool([await anext(stream, "")])  # a refusal is still a 503 here
+        first = concurrency.iterate_in_threadpool([await anext(stream, "")])  # in time for a 503 or a 502
         yield (piece for part in (first, stream) async for piece in part)
 
 

@@ -109,8 +109,8 @@ async def test_it_says_what_it_has_seen_since_it_was_asked_last(server: LLMServe
 
 
 async def test_it_takes_a_free_port_and_says_which() -> None:
-    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-    process = await asyncio.create_subprocess_exec(sys.executable, EXAMPLE, "--port=0", **pipes)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, EXAMPLE, "--port=0", stdout=pipe, stderr=pipe)
     assert process.stdout is not None
     address = (await process.stdout.readline()).decode().strip()
     transport = httpx.AsyncHTTPTransport(retries=9)  # it listens before it answers
