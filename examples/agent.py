@@ -3,6 +3,7 @@
 python examples/agent.py        a moment: its minutes pass in virtual time
 """
 
+import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -69,4 +70,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it takes none
     run_virtual(main())

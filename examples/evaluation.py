@@ -3,6 +3,7 @@
 python examples/evaluation.py        a moment: its minutes pass in virtual time
 """
 
+import argparse
 import asyncio
 import random
 
@@ -70,4 +71,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it takes none
     run_virtual(main())

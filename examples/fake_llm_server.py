@@ -10,6 +10,7 @@ A request may ask for trouble, in the query or a header: `?fault=reset` or `x-fa
     hang         no answer at all            throttle     429 with Retry-After: 1
     slow_tail    the last token takes 30 s   error        500
     reset        dies in mid-stream          no_usage     tokens are not counted
+Any other is refused with 400.
 """
 
 from __future__ import annotations
@@ -17,17 +18,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
+import math
 import socket
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from llm_traffic_scheduler.simulation.arguments import Parser, whole
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+except ModuleNotFoundError as missing:
+    sys.exit(f"{missing.name} is not installed: pip install starlette uvicorn")
 
 __all__ = ["FAULTS", "FakeLLM", "StreamReset", "app_of"]
 
@@ -165,6 +174,9 @@ async def _answer(engine: FakeLLM, request: Request, form: type[_Chat] | type[_M
         return Response(status_code=499)
     engine.seen += 1
     fault = request.query_params.get("fault") or request.headers.get("x-fault")
+    if fault and fault not in FAULTS:
+        said = f"no such fault: {fault!r}; there are {', '.join(sorted(FAULTS))}"
+        return JSONResponse(form.error("invalid_request_error", said), status_code=400)
     if fault is None and engine.faulty:
         fault = engine.faulty.pop(0)
     if engine.throttles(fault):
@@ -296,20 +308,47 @@ class _Messages:
         return _event(data, str(data["type"]))
 
 
+def _port(text: str) -> int:
+    with suppress(ValueError):
+        if 0 <= (number := int(text)) <= 65535:
+            return number
+    raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 65535, got {text!r}")
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= (value := float(text)) < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"must be a finite number, at least 0, got {text!r}")
+
+
+def _unexpected(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], StreamReset)
+
+
 def main() -> None:
     """Serve on the loopback until interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--port", type=int, default=8100)
-    parser.add_argument("--max-num-seqs", type=int, default=8)
-    parser.add_argument("--prefill", type=float, default=0.2, metavar="SECONDS")
-    parser.add_argument("--token", type=float, default=0.03, metavar="SECONDS")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--throttle-after", type=int, default=None, metavar="REQUESTS")
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--port", type=_port, default=8100, help="0: a free one (%(default)s)")
+    add("--max-num-seqs", type=whole(1), default=8, metavar="N", help="sequences in a batch (%(default)s)")
+    add("--prefill", type=_seconds, default=0.2, metavar="SECONDS", help="for each prompt (%(default)s)")
+    add("--token", type=_seconds, default=0.03, metavar="SECONDS", help="for each token (%(default)s)")
+    add("--tokens", type=whole(1), default=64, metavar="N", help="in an answer, at most (%(default)s)")
+    add("--throttle-after", type=whole(0), metavar="N", help="requests, and 429 for all further ones (left out: never)")
     given = parser.parse_args()
     engine = FakeLLM(given.max_num_seqs, given.prefill, given.token, given.tokens, throttle_after=given.throttle_after)
-    with socket.create_server(("127.0.0.1", given.port), backlog=1024) as listening:
-        print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-        uvicorn.Server(uvicorn.Config(app_of(engine), log_level="warning", ws="none")).run([listening])
+    try:
+        listening = socket.create_server(("127.0.0.1", given.port), backlog=1024)
+    except OSError as fault:
+        parser.error(f"cannot listen on port {given.port}: {fault.strerror}")
+    config = uvicorn.Config(app_of(engine), log_level="warning", ws="none")
+    logging.getLogger("uvicorn.error").addFilter(_unexpected)
+    with listening, suppress(KeyboardInterrupt):
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        print(address, flush=True)
+        print(f"It listens: base_url={address}/v1, any key, model fake. Ctrl+C ends it.", file=sys.stderr)
+        uvicorn.Server(config).run([listening])
 
 
 if __name__ == "__main__":

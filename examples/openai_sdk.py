@@ -3,6 +3,7 @@
 python examples/openai_sdk.py        a few seconds, on the server of fake_llm_server.py
 """
 
+import argparse
 import asyncio
 import sys
 
@@ -10,11 +11,14 @@ from llm_traffic_scheduler import TrafficKind, TrafficScheduler, traffic
 from llm_traffic_scheduler.adapters.httpx import schedule_client
 
 try:
+    from openai import AsyncOpenAI
+except ModuleNotFoundError:
+    sys.exit("openai is not installed: pip install openai starlette uvicorn")
+try:
     from fake_llm_server import FakeLLM
     from local_server import local_server
-    from openai import AsyncOpenAI
 except ModuleNotFoundError as missing:
-    sys.exit(f"{missing.name} is not installed: pip install openai starlette uvicorn")
+    sys.exit(f"{missing.name} is not beside this file: run it in a checkout")
 
 SUMMARIES = 20
 
@@ -61,4 +65,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it takes none
     asyncio.run(main())

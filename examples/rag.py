@@ -6,6 +6,7 @@ questions at once, the other one at a time, and they take turns.
 python examples/rag.py        a moment: its minutes pass in virtual time
 """
 
+import argparse
 import asyncio
 
 from llm_traffic_scheduler import TrafficScheduler, traffic
@@ -66,4 +67,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it takes none
     run_virtual(main())

@@ -69,7 +69,7 @@ def _draw_distribution(axes: Axes, results: Sequence[Measured]) -> None:
     axes.set_ylim(least * 0.8, 130)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
     _label_seconds(axes.xaxis, *axes.get_xlim())
-    axes.set_title("how long interactive calls wait for the first token; dotted: P95", loc="left")
+    axes.set_title("how long calls wait for the first token, pooled over runs; dotted: P95", loc="left")
     axes.set_xlabel("time to first token")
     axes.set_ylabel("calls that wait longer")
 

@@ -27,13 +27,12 @@ from math import nan
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from llama_server import llama_server, missing, model_file
+from llama_server import llama_server, model_file
 
 from llm_traffic_scheduler import AdaptivePolicy, TrafficScheduler
 from llm_traffic_scheduler.simulation.arguments import (
     Parser,
     above_zero,
-    missing_matplotlib,
     output_file,
     picture,
     whole,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "Verdict", "main", "reach", "table"]
 
+INSTALL: Final = "pip install '.[httpx,simulation]' xllamacpp gguf"
 SLOTS: Final = 8
 CAPS: Final = (1, 2, 4, 8)
 NONE, UNSCHEDULED, STATIC, OURS, DEFAULT = (
@@ -200,11 +200,9 @@ def parse(arguments: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
     options.seconds = options.seconds or effort.seconds
     options.rounds = options.rounds or effort.rounds
     options.backlog = options.backlog or effort.backlog
-    if importlib.util.find_spec("httpx") is None:
-        parser.error("it needs httpx: pip install 'llm-traffic-scheduler[httpx]'")
-    for lacks in (missing(options.model), missing_matplotlib() if options.plot else None):
-        if lacks:
-            parser.error(lacks)
+    needed = ["httpx", "xllamacpp", *([] if options.model else ["gguf"]), *(["matplotlib"] if options.plot else [])]
+    if absent := [name for name in needed if importlib.util.find_spec(name) is None]:
+        parser.error(f"it needs {', '.join(absent)}: {INSTALL}")
     return parser, options
 
 

@@ -6,6 +6,7 @@ fork: in Celery the signal `worker_process_init`.
 python examples/worker.py        a second
 """
 
+import argparse
 import asyncio
 import threading
 import time
@@ -16,14 +17,17 @@ from contextlib import contextmanager
 from llm_traffic_scheduler import TrafficKind, TrafficScheduler, traffic
 
 scheduler = TrafficScheduler(max_concurrency=4)
+under_way: set[str] = set()
 at_once: list[int] = []
 
 
 def complete(prompt: str) -> str:
     """Stands for a request that blocks its thread, such as `OpenAI().chat.completions.create(...)`."""
     with scheduler.slot_from_thread(run_timeout=60.0):
-        at_once.append(scheduler.snapshot().running)
+        under_way.add(prompt)
+        at_once.append(len(under_way))
         time.sleep(0.03)
+        under_way.remove(prompt)
         return prompt.upper()
 
 
@@ -69,4 +73,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it takes none
     main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from fake_llm_server import FakeLLM  # noqa: E402  # it needs what is looked for above
+import fake_llm_server  # noqa: E402  # it needs what is looked for above
+from fake_llm_server import FAULTS, FakeLLM  # noqa: E402
 
 from tests.llm_server import LLMServer, llm_server  # noqa: E402
 
@@ -40,6 +42,15 @@ async def test_it_asks_to_wait_and_fails_on_demand(server: LLMServer) -> None:
 
     assert (throttled.status_code, throttled.headers["retry-after"]) == (429, "1")
     assert failed.status_code == 500
+
+
+async def test_a_fault_that_it_does_not_know_is_a_400_that_names_those_it_knows(server: LLMServer) -> None:
+    answers = [await ask(server, "explode"), await ask(server, "", headers={"x-fault": "explode"})]
+
+    for answer in answers:
+        assert answer.status_code == 400
+        said = answer.json()["error"]["message"]
+        assert all(fault in said for fault in ("explode", *FAULTS))
 
 
 async def test_it_forgets_to_count_tokens_on_demand(server: LLMServer) -> None:
@@ -98,13 +109,60 @@ async def test_it_says_what_it_has_seen_since_it_was_asked_last(server: LLMServe
 
 
 async def test_it_takes_a_free_port_and_says_which() -> None:
-    process = await asyncio.create_subprocess_exec(sys.executable, EXAMPLE, "--port=0", stdout=asyncio.subprocess.PIPE)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, EXAMPLE, "--port=0", stdout=pipe, stderr=pipe)
     assert process.stdout is not None
     address = (await process.stdout.readline()).decode().strip()
     transport = httpx.AsyncHTTPTransport(retries=9)  # it listens before it answers
     async with httpx.AsyncClient(transport=transport, timeout=60) as client:
         seen = (await client.get(f"{address}/seen")).json()["seen"]
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.post(f"{address}/v1/chat/completions?fault=reset", json={**ASKED, "max_tokens": 1})
     process.terminate()
-    await process.wait()
+    _, said = await process.communicate()
 
     assert seen == 0
+    assert said.decode() == f"It listens: base_url={address}/v1, any key, model fake. Ctrl+C ends it.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        (["--max-num-seqs", "0"], "must be a whole number, at least 1, got '0'"),
+        (["--tokens", "-1"], "must be a whole number, at least 1, got '-1'"),
+        (["--port", "99999"], "must be a whole number from 0 to 65535, got '99999'"),
+        (["--prefill", "nan"], "must be a finite number, at least 0, got 'nan'"),
+        (["--bogus"], "unrecognized arguments: --bogus"),
+    ],
+)
+async def test_bad_input_is_one_line_and_status_2(
+    arguments: list[str], part: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [EXAMPLE.name, *arguments])
+
+    with pytest.raises(SystemExit) as ended:
+        fake_llm_server.main()
+
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.count("\n") == 1
+    assert part in said
+
+
+async def test_its_help_names_every_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [EXAMPLE.name, "--help"])
+
+    with pytest.raises(SystemExit):
+        fake_llm_server.main()
+
+    said = capsys.readouterr().out
+    assert all(f"{fault} " in said for fault in FAULTS)
+
+
+@pytest.mark.parametrize("library", ["uvicorn", "starlette"])
+async def test_it_says_what_to_install(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.applications", None)
+
+    with pytest.raises(SystemExit, match="is not installed: pip install starlette uvicorn"):
+        runpy.run_path(str(EXAMPLE))

@@ -13,14 +13,14 @@ from typing import Annotated, Any, TypeVar
 
 import pytest
 
-from llm_traffic_scheduler import CallFinished, CallQueued, Event, Stream, TrafficScheduler
+from llm_traffic_scheduler import CallFinished, CallQueued, Event, TrafficScheduler
 from llm_traffic_scheduler.adapters.asgi import TrafficMiddleware
 from tests.support import Held, account, hold, make_scheduler, settle
 
 fastapi = pytest.importorskip("fastapi", reason="fastapi is not installed")
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
-pytest.importorskip("openai", reason="openai is not installed")
+openai = pytest.importorskip("openai", reason="openai is not installed")
 
 import gateway  # noqa: E402  # it needs what is looked for above
 
@@ -63,11 +63,12 @@ class Visitor:
 
 
 class Source:
-    """A model that says a word, and the rest when the test tells it to."""
+    """A model that says a word, unless it is silent, and the rest when the test tells it to."""
 
-    def __init__(self, word: str = "because", tail: str = "") -> None:
+    def __init__(self, word: str = "because", tail: str = "", silent: bool = False) -> None:
         self._word = word
         self._tail = tail
+        self._silent = silent
         self.told = asyncio.Event()
         self.asked = asyncio.Event()
         self.closed = asyncio.Event()
@@ -75,7 +76,8 @@ class Source:
     async def __call__(self, question: str) -> AsyncIterator[str]:
         self.asked.set()
         try:
-            yield self._word
+            if not self._silent:
+                yield self._word
             await self.told.wait()
             yield self._tail
         finally:
@@ -154,13 +156,30 @@ async def test_who_leaves_without_having_read_gives_the_streams_slot_back_at_onc
         assert ended == ["cancelled"]
 
 
-async def test_who_leaves_between_the_slot_and_the_first_word_gives_it_back_at_once(
+async def test_who_leaves_before_the_first_word_gives_the_streams_slot_back_at_once(
+    scheduler: TrafficScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ended = Source(silent=True), outcomes(scheduler)
+    monkeypatch.setattr(gateway, "ask", model)
+    async with served(gateway.app) as port:
+        visitor = await Visitor.ask(port, "/chat?question=why")
+        await soon(model.asked.wait())
+        assert scheduler.snapshot().interactive_running == 1
+
+        visitor.hang_up()
+        await idle(scheduler)
+
+    assert model.closed.is_set()
+    assert ended == ["cancelled"]
+
+
+async def test_who_leaves_between_the_first_word_and_the_response_gives_the_slot_back_at_once(
     scheduler: TrafficScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ended, started = Source(), outcomes(scheduler), asyncio.Event()
     monkeypatch.setattr(gateway, "ask", model)
 
-    async def slow(stream: Annotated[Stream[str], fastapi.Depends(gateway.answer)]) -> None:
+    async def slow(pieces: Annotated[AsyncIterator[str], fastapi.Depends(gateway.answer)]) -> None:
         started.set()
         await asyncio.Event().wait()
 
@@ -175,7 +194,7 @@ async def test_who_leaves_between_the_slot_and_the_first_word_gives_it_back_at_o
         visitor.hang_up()
         await idle(scheduler)
 
-    assert not model.asked.is_set()
+    assert model.closed.is_set()
     assert ended == ["cancelled"]
 
 
@@ -232,6 +251,42 @@ async def test_a_refused_stream_is_a_503_that_says_when_to_come_back(
     for slot in held:
         slot.release()
     await idle(scheduler)
+
+
+@pytest.fixture
+async def no_model(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """The gateway's model is at a port where nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as llm:
+            monkeypatch.setattr(gateway, "llm", llm)
+            yield
+
+
+@pytest.mark.usefixtures("no_model")
+async def test_a_model_that_is_down_is_a_502_and_not_an_empty_answer(scheduler: TrafficScheduler) -> None:
+    ended = outcomes(scheduler)
+    async with served(gateway.app) as port, httpx.AsyncClient() as client:
+        reply = await client.post(f"http://127.0.0.1:{port}/chat", params={"question": "why"})
+        await idle(scheduler)
+
+    assert reply.status_code == 502
+    assert reply.json() == {"detail": "the model: Connection error."}
+    assert ended == ["failed"]
+
+
+@pytest.mark.usefixtures("no_model")
+async def test_an_evaluation_says_that_it_has_ended_with_the_model_down(
+    scheduler: TrafficScheduler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = heard(scheduler, CallFinished)
+    async with gateway.lifespan(gateway.app):
+        await soon(failed.wait())
+        await idle(scheduler)
+        await settle()
+
+        assert capsys.readouterr().out == "evaluation: Connection error.\n"
 
 
 class Handler:

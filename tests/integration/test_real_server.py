@@ -110,14 +110,29 @@ def test_bad_input_is_one_line_and_status_2(
     assert part in refusal(capsys, *arguments)
 
 
-@pytest.mark.parametrize("module", ["xllamacpp", "gguf"])
-def test_what_is_missing_is_named_with_the_command_that_installs_it(
-    module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "absent, arguments",
+    [
+        (["xllamacpp"], []),
+        (["httpx", "xllamacpp", "gguf", "matplotlib"], ["--plot", "real.png"]),
+        (["httpx", "xllamacpp"], ["--model", "a.gguf"]),
+    ],
+)
+def test_all_that_is_missing_is_named_at_once_with_the_command_that_installs_it(
+    absent: list[str],
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for each in ("xllamacpp", "gguf"):
-        monkeypatch.setitem(sys.modules, each, None if each == module else sys)
+    monkeypatch.chdir(tmp_path)
+    Path("a.gguf").write_bytes(b"GGUF")
+    for each in ("httpx", "xllamacpp", "gguf", "matplotlib"):
+        monkeypatch.setitem(sys.modules, each, None if each in absent else sys)
 
-    assert f"it needs {module}: pip install {module}\n" in refusal(capsys)
+    said = refusal(capsys, *arguments)
+
+    assert f"it needs {', '.join(absent)}: pip install '.[httpx,simulation]' xllamacpp gguf\n" in said
 
 
 @pytest.mark.slow

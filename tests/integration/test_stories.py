@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -28,6 +31,11 @@ def told(story: str, *arguments: str, needs: tuple[str, ...] = ()) -> list[str]:
     return ran.stdout.splitlines()
 
 
+def with_the_library() -> dict[str, str]:
+    """The environment of a process that finds the library wherever it runs, and nothing of this directory."""
+    return {**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}
+
+
 def numbers(line: str) -> list[float]:
     return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", line)]
 
@@ -38,6 +46,29 @@ def test_a_story_is_short_and_says_how_to_run_it(story: str) -> None:
 
     assert len(text.splitlines()) < 80
     assert f"python examples/{story}.py" in text.split('"""')[1]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_refuses_arguments_that_it_does_not_know(story: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [story, "--bogus"])
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / f"{story}.py"), run_name="__main__")
+
+    assert ended.value.code not in (0, None)
+
+
+@pytest.mark.parametrize("story, argument", [("gateway", "--demo"), ("openai_sdk", "")])
+def test_a_copied_story_says_that_its_helper_is_in_the_checkout(story: str, argument: str, tmp_path: Path) -> None:
+    for library in ("fastapi", *ON_THE_SERVER):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    shutil.copy(EXAMPLES / f"{story}.py", tmp_path)
+    command = [sys.executable, f"{story}.py", *argument.split()]
+
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=with_the_library())
+
+    assert ran.returncode == 1
+    assert re.fullmatch(r"\w+ is not .* in a checkout\n", ran.stderr)
 
 
 @pytest.mark.parametrize("story, missing", [("gateway", "fastapi"), ("openai_sdk", "openai")])
@@ -57,8 +88,11 @@ runpy.run_module({story!r})
 
 @with_an_sdk
 def test_the_gateway_pauses_its_evaluation_at_sigterm_and_ends_every_stream() -> None:
-    at_sigterm, chat, late, batch, ended = told("gateway", "--demo", needs=("fastapi", "httpx", *ON_THE_SERVER))
+    evaluation, at_sigterm, chat, late, batch, ended = told(
+        "gateway", "--demo", needs=("fastapi", "httpx", *ON_THE_SERVER)
+    )
 
+    assert re.match("evaluation: .* was closed", evaluation)
     streams, calls = numbers(at_sigterm)
     assert streams >= 1
     assert chat.startswith("chat      3 of 3 people read their answer to its end")
