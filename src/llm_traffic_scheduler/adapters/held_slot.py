@@ -15,7 +15,7 @@ from contextvars import Context, copy_context
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
-from llm_traffic_scheduler import RunTimeout, Slot, TrafficScheduler, current_slot
+from llm_traffic_scheduler import CallAborted, RunTimeout, Slot, TrafficScheduler, current_slot
 
 from .http_words import Tokens
 
@@ -182,6 +182,8 @@ class HeldStream:
         self._reading = False
         self._read_at = held.loop.time()
         self.idled = False
+        self._aborted = False
+        held.slot.unattended(self._closed_around)
         self._timer = held.loop.call_at(self._read_at + idle, self._look) if idle < math.inf else None
 
     async def read(self) -> bytes:
@@ -189,7 +191,14 @@ class HeldStream:
 
         Raises:
             RunTimeout: the run timeout has ended. StopAsyncIteration: there are no more.
+            CallAborted: the scheduler was closed meanwhile, or while nobody read.
         """
+        if self._aborted:
+            raise CallAborted(
+                "the response was not being read when close() of its scheduler ran out of time: "
+                "give close() a longer timeout, or close the response when you have had enough"
+            )
+        self._held.slot.attended()
         self._account.thought += self._held.loop.time() - self._read_at
         self._reading = True
         try:
@@ -197,6 +206,7 @@ class HeldStream:
             self._reading = False
             self._read_at = self._held.loop.time()
             self._account.came(chunk)
+            self._held.slot.unattended(self._closed_around)
         except StopAsyncIteration:
             self._end(self._error)
             raise
@@ -247,6 +257,11 @@ class HeldStream:
         elif not self.over:
             self.idled = True
             self._abandon()
+
+    def _closed_around(self) -> None:
+        """close() of the scheduler has lost patience while nobody reads."""
+        self._aborted = True
+        self._held.loop.call_soon(self._abandon)
 
     def _abandon(self) -> None:
         """The caller has walked away: the call ends now, and the connection is closed behind it."""

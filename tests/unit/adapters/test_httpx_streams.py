@@ -279,6 +279,64 @@ async def test_a_close_that_runs_out_of_patience_aborts_who_waits_for_a_server_a
     assert account(scheduler, "interactive").cancelled == 2
 
 
+@pytest.mark.parametrize("where", ["same task", "other task"])
+async def test_a_close_that_runs_out_of_patience_closes_what_nobody_reads_and_cancels_nobody(
+    library: Any, where: str
+) -> None:
+    scheduler = make_scheduler()
+    log: list[str] = []
+
+    async def handler(request: Any) -> Any:
+        return stream_of(library, *[TOKEN] * 60, log=log)
+
+    async def leave_unread() -> Any:
+        with traffic("interactive"):
+            response = await client.send(client.build_request("POST", URL), stream=True)
+        chunks = response.aiter_raw()
+        await anext(chunks)
+        if where == "other task":
+            await asyncio.sleep(30)  # unrelated work of the task that took the slot
+        return chunks
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    opener = asyncio.create_task(leave_unread())
+    chunks = await opener if where == "same task" else None
+    await asyncio.sleep(3)
+    report = await scheduler.close(timeout=1)
+    await settle()
+
+    assert (report.cancelled, report.abandoned, scheduler.snapshot().running) == (1, 0, 0)
+    assert account(scheduler, "interactive").cancelled == 1
+    assert log == ["closed"]
+    chunks = chunks or await opener
+    with pytest.raises(CallAborted, match="not being read"):
+        await anext(chunks)
+
+
+async def test_a_close_cancels_the_task_that_reads_and_not_the_one_that_took_the_slot(library: Any) -> None:
+    scheduler = make_scheduler()
+
+    async def handler(request: Any) -> Any:
+        return stream_of(library, *[TOKEN] * 60)
+
+    async def read(response: Any) -> None:
+        with pytest.raises(CallAborted):
+            await response.aread()
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    with traffic("interactive"):
+        response = await client.send(client.build_request("POST", URL), stream=True)
+    reader = asyncio.create_task(read(response))
+    await asyncio.sleep(3)
+    report = await scheduler.close(timeout=1)
+    await reader
+
+    assert report.cancelled == 1
+    assert asyncio.current_task().cancelling() == reader.cancelling() == 0  # type: ignore[union-attr]
+
+
 async def test_a_generator_left_in_its_midst_is_closed_with_the_response(library: Any) -> None:
     closed = []
 
