@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from llm_traffic_scheduler import Arrived, Ended, FirstToken, traffic
+from llm_traffic_scheduler.adapters.asgi import TrafficMiddleware
 from llm_traffic_scheduler.adapters.httpx import schedule_client
-from tests.sdks import MESSAGES, SDKS, TEXT, LLMServer, OpenAI, llm_server, lose, openai, passes, tell
+from tests.sdks import MESSAGES, SDKS, TEXT, LLMServer, OpenAI, httpx2, llm_server, lose, openai, passes, tell
 from tests.support import account, hold, make_scheduler
 
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])
@@ -86,6 +87,31 @@ async def test_a_refusal_is_one_attempt_and_the_sdks_own_typed_error(story: Any)
         for slot in held:
             slot.release()
         await told.scheduler.drain()
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_refusal_inside_of_an_sdk_is_a_503_of_the_middleware(story: Any, wrapped: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await told.sdk.ask()
+        except told.sdk.errors.APIStatusError as error:
+            if wrapped:
+                raise RuntimeError("no answer") from error
+            raise
+
+    async with story() as told:
+        held = [hold(told.scheduler), hold(told.scheduler)]
+        await passes(lambda: told.running == 2)
+        transport = httpx2.ASGITransport(TrafficMiddleware(app, kind="interactive", queue_timeout=0))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://app") as visitor:
+            refused = await visitor.post("/")
+        for slot in held:
+            slot.release()
+        await told.scheduler.drain()
+
+    assert refused.status_code == 503
+    assert refused.json()["error"]["type"] == "QueueTimeout"
+    assert told.totals.rejected == 1
 
 
 @pytest.mark.usefixtures("collector")
