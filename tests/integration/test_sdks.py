@@ -139,6 +139,18 @@ async def test_a_stream_that_is_closed_gives_its_slot_back_at_once(story: Any, w
                     break
 
         assert told.running == 0
+        assert told.outcomes() == ["cancelled"]
+
+
+@pytest.mark.usefixtures("collector")
+async def test_a_stream_that_is_closed_after_its_last_event_has_completed(story: Any) -> None:
+    async with story() as told:
+        async with await told.sdk.ask(stream=True) as stream:
+            async for event in stream:
+                if getattr(event, "type", None) == "message_stop":
+                    break  # OpenAI's SDK does so itself, at "[DONE]"
+
+        assert told.running == 0
         assert told.outcomes() == ["completed"]
 
 

@@ -141,18 +141,25 @@ class HeldSlot:
 class _Account:
     """What a body's bytes, and the time that nobody read it, say of its call."""
 
-    __slots__ = ("_slot", "_tokens", "thought")
+    __slots__ = ("_missing", "_slot", "_tokens", "thought")
 
-    def __init__(self, slot: Slot, *, sse: bool) -> None:
+    def __init__(self, slot: Slot, *, sse: bool, length: float) -> None:
+        self._missing = length  # bytes
         self._slot = slot
         self._tokens = Tokens() if sse else None
         self.thought = 0.0  # seconds that the slot has not been told of
 
     def came(self, chunk: bytes) -> None:
         """The reader has these bytes."""
+        self._missing -= len(chunk)
         if self._tokens is not None and self._tokens.feed(chunk) and self._slot.first_token_at is None:
             self._tell_thought()
             self._slot.first_token()
+
+    def unread(self) -> asyncio.CancelledError | None:
+        """How the call ends if its body is closed now: one that is not whole says nothing of how long it takes."""
+        whole = self._missing <= 0 or (self._tokens is not None and self._tokens.ended)
+        return None if whole else asyncio.CancelledError()
 
     def close(self) -> None:
         """The call is about to end."""
@@ -172,12 +179,21 @@ class HeldStream:
     Whoever reads is not referred to, so that he can be collected; then `drop` is to be called.
     """
 
-    def __init__(self, body: Body, held: HeldSlot, *, idle: float, sse: bool, error: BaseException | None) -> None:
+    def __init__(
+        self,
+        body: Body,
+        held: HeldSlot,
+        *,
+        idle: float,
+        sse: bool,
+        length: float,
+        error: BaseException | None,
+    ) -> None:
         self._body = body
         self._chunks = aiter(body)
         self._held = held
         self._error = error
-        self._account = _Account(held.slot, sse=sse)
+        self._account = _Account(held.slot, sse=sse, length=length)
         self._idle = idle
         self._reading = False
         self._read_at = held.loop.time()
@@ -225,7 +241,7 @@ class HeldStream:
         except BaseException as error:
             self._end(error)
             raise
-        self._end(self._error)
+        self._end(self._error or self._account.unread())
 
     @property
     def over(self) -> bool:
@@ -329,12 +345,14 @@ class SyncHeldSlot:
 class SyncHeldStream:
     """A response's body whose call ends with it: read, failed or closed."""
 
-    def __init__(self, body: SyncBody, held: SyncHeldSlot, *, sse: bool, error: BaseException | None) -> None:
+    def __init__(
+        self, body: SyncBody, held: SyncHeldSlot, *, sse: bool, length: float, error: BaseException | None
+    ) -> None:
         self._body = body
         self._chunks = iter(body)
         self._held = held
         self._error = error
-        self._account = _Account(held.slot, sse=sse)
+        self._account = _Account(held.slot, sse=sse, length=length)
         self._read_at = monotonic()
 
     def read(self) -> bytes:
@@ -358,7 +376,7 @@ class SyncHeldStream:
         try:
             self._body.close()
         finally:
-            self._end(self._error)
+            self._end(self._error or self._account.unread())
 
     @property
     def over(self) -> bool:

@@ -142,12 +142,53 @@ async def test_a_stream_that_ends_early_gives_its_slot_back_at_once(library: Any
     assert scheduler.snapshot().running == 0
     assert (totals.failed, totals.completed, totals.cancelled) == {
         "fails": (1, 0, 0),
-        "closed": (0, 1, 0),
-        "other task": (0, 1, 0),
+        "closed": (0, 0, 1),
+        "other task": (0, 0, 1),
         "cancelled": (0, 0, 1),
     }[end]
     await response.aclose()
     scheduler.check()
+
+
+LAST = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
+EVENTS = {"content-type": "text/event-stream"}
+
+
+@pytest.mark.parametrize(
+    "first,headers,outcome",
+    [
+        (LAST, EVENTS, "completed"),
+        (b"data: [DONE]\n\n", EVENTS, "completed"),
+        (b'data: {"type": "response.incomplete"}\n\n', EVENTS, "completed"),
+        (TOKEN, EVENTS, "cancelled"),
+        (b'data: {"delta": "message_stop, response.failed, [DONE]"}\n\n', EVENTS, "cancelled"),
+        (b"1234", {"content-length": "4"}, "completed"),
+        (b"123", {"content-length": "4"}, "cancelled"),
+        (b"123", {"content-length": "many"}, "cancelled"),
+        (b"1234", {}, "cancelled"),
+        (b"1234", {**EVENTS, "content-encoding": "gzip"}, "completed"),  # nobody knows
+    ],
+)
+async def test_what_is_closed_after_its_last_event_or_byte_has_completed_and_else_was_cancelled(
+    library: Any, first: bytes, headers: dict[str, str], outcome: str
+) -> None:
+    scheduler = make_scheduler(policy=(law := Heard()))
+
+    async def handler(request: Any) -> Any:
+        response = stream_of(library, first, b"")
+        response.headers = library.Headers(headers)
+        return response
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    with traffic("interactive"):
+        response = await client.send(client.build_request("POST", URL), stream=True)
+    await anext(response.aiter_raw())
+    await response.aclose()
+
+    totals = account(scheduler, "interactive")
+    assert (totals.completed, totals.cancelled) == ((1, 0) if outcome == "completed" else (0, 1))
+    assert [end.outcome for end in law.of(Ended)] == [outcome]
 
 
 async def test_a_stream_that_is_lost_is_closed_when_it_is_collected(library: Any) -> None:
