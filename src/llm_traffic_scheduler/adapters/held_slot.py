@@ -15,7 +15,7 @@ from contextvars import Context, copy_context
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
-from llm_traffic_scheduler import CallAborted, RunTimeout, Slot, TrafficScheduler, current_slot
+from llm_traffic_scheduler import CallAborted, QueueTimeout, RunTimeout, Slot, TrafficScheduler, current_slot
 
 from .http_words import Tokens
 
@@ -76,6 +76,22 @@ class _Inside:
             value = None  # an exception holds this frame, which would hold it
 
 
+def _impatient(error: QueueTimeout, patience: float) -> QueueTimeout:
+    """The refusal of a request whose client did not wait as long as `queue_timeout` allows."""
+    facts, taken, remedy = str(error).partition(" slots are taken: ")
+    if "queue_timeout" not in remedy:
+        facts = str(error)
+    elif taken:
+        facts += " slots are taken"
+    return QueueTimeout(
+        f"{facts}: the client's pool timeout of {patience:.3g} s ended the wait; "
+        "httpx.Timeout(..., pool=None) lets queue_timeout decide",
+        kind=error.kind,
+        waited=error.waited,
+        retry_after=error.retry_after,
+    )
+
+
 class HeldSlot:
     """A slot, from `take` until `give_back`, which may be called anywhere on the loop's thread, and twice.
 
@@ -83,7 +99,7 @@ class HeldSlot:
     took the slot, wherever it may be by then, so it is told of no bound, and `bounded` keeps it.
     """
 
-    __slots__ = ("_block", "_context", "loop", "run_until", "slot")
+    __slots__ = ("_block", "_context", "_patience", "loop", "run_until", "slot")
 
     slot: Slot
     _block: AbstractAsyncContextManager[Slot] | None
@@ -92,6 +108,7 @@ class HeldSlot:
         queue_timeout, run_timeout = scheduler.timeouts_in_force()
         self.loop = asyncio.get_running_loop()
         self.run_until = run_timeout
+        self._patience = patience if patience < queue_timeout else None
         self._context = copy_context()
         self._block = scheduler.slot(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
 
@@ -103,7 +120,12 @@ class HeldSlot:
         """
         held = cls(scheduler, patience)
         assert held._block is not None
-        held.slot = await _Inside(held._context, held._block.__aenter__())
+        try:
+            held.slot = await _Inside(held._context, held._block.__aenter__())
+        except QueueTimeout as error:
+            if held._patience is None:
+                raise
+            raise _impatient(error, held._patience) from None
         held.run_until += held.loop.time()
         return held
 
@@ -318,7 +340,12 @@ class SyncHeldSlot:
         queue_timeout, _ = scheduler.timeouts_in_force()
         self._context = copy_context()
         block: Any = scheduler.slot_from_thread(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
-        self._context.run(block.__enter__)
+        try:
+            self._context.run(block.__enter__)
+        except QueueTimeout as error:
+            if queue_timeout <= patience:
+                raise
+            raise _impatient(error, patience) from None
         self._block = block
         slot = self._context.run(current_slot)
         assert slot is not None
