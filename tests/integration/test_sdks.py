@@ -11,10 +11,23 @@ from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import Arrived, Ended, FirstToken, traffic
+from llm_traffic_scheduler import Arrived, Ended, FirstToken, QueueTimeout, traffic
 from llm_traffic_scheduler.adapters.asgi import TrafficMiddleware
 from llm_traffic_scheduler.adapters.httpx import schedule_client
-from tests.sdks import MESSAGES, SDKS, TEXT, LLMServer, OpenAI, httpx2, llm_server, lose, openai, passes, tell
+from tests.sdks import (
+    MESSAGES,
+    SDKS,
+    TEXT,
+    Anthropic,
+    LLMServer,
+    OpenAI,
+    httpx2,
+    llm_server,
+    lose,
+    openai,
+    passes,
+    tell,
+)
 from tests.support import account, hold, make_scheduler
 
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])
@@ -87,6 +100,27 @@ async def test_a_refusal_is_one_attempt_and_the_sdks_own_typed_error(story: Any)
         for slot in held:
             slot.release()
         await told.scheduler.drain()
+
+
+async def test_a_refusal_that_is_raised_leaves_openais_sdk_as_it_is_and_is_tried_again_by_anthropics(
+    server: LLMServer,
+) -> None:
+    scheduler = make_scheduler()
+    held = [hold(scheduler), hold(scheduler)]
+    seen = []
+    for sdk in (OpenAI(server.url, max_retries=1), Anthropic(server.url, max_retries=1)):
+        schedule_client(sdk.client, scheduler, on_reject="raise")
+        with traffic("interactive", queue_timeout=0), pytest.raises(Exception) as refused:  # noqa: PT011
+            await sdk.ask()
+        seen.append((type(refused.value), type(refused.value.__cause__), account(scheduler, "interactive").rejected))
+        await sdk.client.close()
+    for slot in held:
+        slot.release()
+
+    assert seen == [
+        (QueueTimeout, type(None), 1),
+        (Anthropic.errors.APIConnectionError, QueueTimeout, 1 + 2),
+    ]
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

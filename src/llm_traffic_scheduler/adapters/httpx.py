@@ -108,7 +108,8 @@ def schedule_client(
         on_reject: "response" answers a refused request with 503, `retry-after` and `x-should-retry: false`, from which
             the SDKs of OpenAI and Anthropic make their own typed error, without a further attempt; the `Rejected` is
             in its `response.extensions["rejected"]`, where `TrafficMiddleware` finds it. "raise" raises the
-            `Rejected` itself, which those SDKs try again and then wrap.
+            `Rejected` itself: OpenAI's lets it out after that one attempt, Anthropic's tries again, `max_retries`
+            times, and then raises an APIConnectionError from it.
         idle_timeout: seconds without a read after which a response is closed and gives its slot back, None for no
             bound. Left out, 60; synchronous clients have no bound, for nobody but their own threads may close it.
 
