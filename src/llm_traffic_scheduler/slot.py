@@ -128,6 +128,15 @@ class Slot:
             call.task = task = running_task()
             call.base = 0 if task is None else task.cancelling()
 
+    def overran(self) -> None:
+        """Say that the call has run for too long, by a bound that its code keeps itself.
+
+        If it then ends with RunTimeout, it counts as timed out, not as failed.
+        """
+        call = self._call
+        if call.state == RUNNING and call.more().verdict is None:
+            call.more().verdict = Verdict.TIMEOUT
+
     @property
     def should_yield(self) -> bool:
         """Whether `checkpoint()` would give the slot up now."""

@@ -157,6 +157,7 @@ class HeldSlot:
         except TimeoutError:
             if not scope.expired():
                 raise
+            self.slot.overran()
             raise RunTimeout("the run_timeout in force ended the request: raise it, or ask for less") from None
 
 

@@ -186,11 +186,11 @@ class SchedulingTransport:
     the garbage collector finds it. With none in force a request passes, with one warning.
 
     The wait for a slot ends after the shorter of `queue_timeout` and the request's pool timeout. The `run_timeout` in
-    force ends a request, while it waits for the server, with a ReadTimeout of the client's own library. A status of
-    400 or above counts the call as failed; one that is lost, left idle, or closed before its last event or byte as
-    cancelled, whose time is a lower bound. `throttled` is said at a 429. Of server-sent events `first_token` is said at
-    the first that carries one, and `tokens` at the end: those of the stream's `usage` if it has one, else one for each
-    event, though servers put several tokens into one; for an exact pace ask for it, by
+    force ends a request, while it waits for the server, with a ReadTimeout of the client's own library, and counts it
+    as timed out. A status of 400 or above counts the call as failed; one that is lost, left idle, or closed before its
+    last event or byte as cancelled, whose time is a lower bound. `throttled` is said at a 429. Of server-sent events
+    `first_token` is said at the first that carries one, and `tokens` at the end: those of the stream's `usage` if it
+    has one, else one for each event, though servers put several tokens into one; for an exact pace ask for it, by
     `stream_options={"include_usage": True}`. The time that the reader takes between two reads is in no latency and no
     pace. Bytes are passed on as they come; compressed ones are not looked into.
     Cancellation: while it waits, the request leaves the queue; later the slot is given back at once.

@@ -293,7 +293,7 @@ async def test_the_run_timeout_is_the_librarys_own_and_ends_streams_only_while_t
             await anext(chunks)
 
     assert scheduler.snapshot().running == 0
-    assert account(scheduler, "interactive").failed == 2
+    assert account(scheduler, "interactive").timed_out == 2
 
 
 async def test_a_close_that_runs_out_of_patience_aborts_who_waits_for_a_server_and_who_reads(library: Any) -> None:
