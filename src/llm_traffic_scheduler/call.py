@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from contextvars import Token
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ class Extras:
     __slots__ = (
         "label",
         "nesting",
+        "on_close",
         "own_cancels",
         "preemptible",
         "run_left",
@@ -98,11 +100,12 @@ class Extras:
         self.preemptible: Preemptible | None = None  # None: its function is called once
         self.undo: Token[Call | Scope | None] | None = None  # its block was left where its token could not be used
         self.stream: Reading[Any] | None = None  # whose slot it has
+        self.on_close: Callable[[], None] | None = None  # in place of a cancel, while no task runs its code
         self.thought = 0.0  # seconds that its reader did something else; `submitted` is that much later
 
     def clear(self) -> None:
         """The call has ended."""
-        self.slot = self.stream = None  # slot -> call -> slot would be a cycle
+        self.slot = self.stream = self.on_close = None  # slot -> call -> slot would be a cycle
         self.stop_timer()
         if self.preemptible is not None:
             self.preemptible.over()
@@ -257,6 +260,8 @@ class Call:
             self.task.cancel()
         elif extras.stream is not None:
             extras.stream.interrupted()
+        elif extras.on_close is not None:
+            extras.on_close()
 
     def forget_task(self, task: asyncio.Task[object]) -> None:
         """The task has ended, and the call has not: an async generator with a slot in it, say, that outlives it."""

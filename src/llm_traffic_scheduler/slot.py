@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from . import giving_way
-from .call import Call
+from .call import Call, Verdict, running_task
 from .core.admission import GONE, LENT_ON, RUNNING
 from .core.checks import count, timeout
 from .errors import ConfigError
@@ -104,6 +104,38 @@ class Slot:
         if self._call.state not in (GONE, LENT_ON):
             home = self._call.home
             _on_loop(home, partial(_throttle, home, home.clock() + seconds))
+
+    def unattended(self, on_close: Callable[[], None]) -> None:
+        """Say that until `attended` no task runs the call's code: what it holds is handed around, and nobody reads it.
+
+        A close() of the scheduler that runs out of patience then cancels no task. It calls `on_close`, in a callback of
+        the loop, which is to end the call soon, not at once. To be said in the task that ran the code until now.
+        """
+        call = self._call
+        if call.state == RUNNING:
+            if call.task is not None:
+                call.task.remove_done_callback(call.forget_task)
+            call.settle_cancels()
+            call.task, extras = None, call.more()
+            extras.on_close = on_close
+            if extras.verdict is Verdict.CLOSED:  # its code has outlived our cancel
+                on_close()
+
+    def attended(self) -> None:
+        """Say that the current task runs the call's code again, so that it is the one that close() cancels."""
+        call = self._call
+        if call.state == RUNNING:
+            call.task = task = running_task()
+            call.base = 0 if task is None else task.cancelling()
+
+    def overran(self) -> None:
+        """Say that the call has run for too long, by a bound that its code keeps itself.
+
+        If it then ends with RunTimeout, it counts as timed out, not as failed.
+        """
+        call = self._call
+        if call.state == RUNNING and call.more().verdict is None:
+            call.more().verdict = Verdict.TIMEOUT
 
     @property
     def should_yield(self) -> bool:

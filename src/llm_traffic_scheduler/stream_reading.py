@@ -306,8 +306,9 @@ class Reading(Generic[T]):
             RunTimeout, CallAborted, StreamClosed: that was our doing.
         """
         self._over, self._whole, self._call = True, isinstance(error, StopAsyncIteration), None
+        ended = _ended_with(error)
         if self._why is None:
-            self._why = StreamClosed(f"the stream has ended with {type(error).__name__}: start another")
+            self._why = ended
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -324,6 +325,8 @@ class Reading(Generic[T]):
             timed_out = isinstance(error, StreamClosed) and error.idle is not None
             call.home.finish(call, "timed_out" if timed_out else "cancelled")
         elif call.home.fail(call, error):
+            if ended is self._why:
+                self._why = _ended_with(call.overruled())
             raise call.overruled() from error
 
     # Ending without a reader
@@ -414,6 +417,10 @@ class Reading(Generic[T]):
             self._guard = None
             if not self._over:
                 await self.close()
+
+
+def _ended_with(error: BaseException) -> StreamClosed:
+    return StreamClosed(f"the stream has ended with {type(error).__name__}: start another")
 
 
 def _wake(turns: list[asyncio.Future[None]]) -> None:

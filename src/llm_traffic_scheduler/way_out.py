@@ -13,6 +13,7 @@ from . import nested
 from .call import Call, Verdict, running_task
 from .core.admission import AWAY, GONE, LENT_ON, QUEUED, RUNNING
 from .core.metrics import FOLD_AT
+from .errors import RunTimeout
 from .events import Ending
 from .observation import tell_ended, tell_failed
 
@@ -33,7 +34,8 @@ def fail(home: Dispatcher, call: Call, error: BaseException) -> bool:
         return False
     cancelled = isinstance(error, asyncio.CancelledError)
     ours = call.settle_cancels() and cancelled
-    timed_out = ours and call.extras is not None and call.extras.verdict is Verdict.TIMEOUT
+    timed_out = call.extras is not None and call.extras.verdict is Verdict.TIMEOUT
+    timed_out = timed_out and (ours or isinstance(error, RunTimeout))
     finish(home, call, "timed_out" if timed_out else "cancelled" if cancelled else "failed")
     return ours
 

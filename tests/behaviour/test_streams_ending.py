@@ -370,4 +370,6 @@ async def test_a_run_timeout_in_the_pass_of_the_item_owes_no_cancel() -> None:
     with pytest.raises(RunTimeout):
         await anext(stream)
     assert cancelling() == 0
+    with pytest.raises(StreamClosed, match="has ended with RunTimeout"):
+        await anext(stream)
     await assert_whole(scheduler)

@@ -11,9 +11,23 @@ from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import Arrived, Ended, FirstToken, traffic
+from llm_traffic_scheduler import Arrived, Ended, FirstToken, QueueTimeout, traffic
+from llm_traffic_scheduler.adapters.asgi import TrafficMiddleware
 from llm_traffic_scheduler.adapters.httpx import schedule_client
-from tests.sdks import MESSAGES, SDKS, TEXT, LLMServer, OpenAI, llm_server, lose, openai, passes, tell
+from tests.sdks import (
+    MESSAGES,
+    SDKS,
+    TEXT,
+    Anthropic,
+    LLMServer,
+    OpenAI,
+    httpx2,
+    llm_server,
+    lose,
+    openai,
+    passes,
+    tell,
+)
 from tests.support import account, hold, make_scheduler
 
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])
@@ -88,6 +102,52 @@ async def test_a_refusal_is_one_attempt_and_the_sdks_own_typed_error(story: Any)
         await told.scheduler.drain()
 
 
+async def test_a_refusal_that_is_raised_leaves_openais_sdk_as_it_is_and_is_tried_again_by_anthropics(
+    server: LLMServer,
+) -> None:
+    scheduler = make_scheduler()
+    held = [hold(scheduler), hold(scheduler)]
+    seen = []
+    for sdk in (OpenAI(server.url, max_retries=1), Anthropic(server.url, max_retries=1)):
+        schedule_client(sdk.client, scheduler, on_reject="raise")
+        with traffic("interactive", queue_timeout=0), pytest.raises(Exception) as refused:  # noqa: PT011
+            await sdk.ask()
+        seen.append((type(refused.value), type(refused.value.__cause__), account(scheduler, "interactive").rejected))
+        await sdk.client.close()
+    for slot in held:
+        slot.release()
+
+    assert seen == [
+        (QueueTimeout, type(None), 1),
+        (Anthropic.errors.APIConnectionError, QueueTimeout, 1 + 2),
+    ]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_refusal_inside_of_an_sdk_is_a_503_of_the_middleware(story: Any, wrapped: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await told.sdk.ask()
+        except told.sdk.errors.APIStatusError as error:
+            if wrapped:
+                raise RuntimeError("no answer") from error
+            raise
+
+    async with story() as told:
+        held = [hold(told.scheduler), hold(told.scheduler)]
+        await passes(lambda: told.running == 2)
+        transport = httpx2.ASGITransport(TrafficMiddleware(app, kind="interactive", queue_timeout=0))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://app") as visitor:
+            refused = await visitor.post("/")
+        for slot in held:
+            slot.release()
+        await told.scheduler.drain()
+
+    assert refused.status_code == 503
+    assert refused.json()["error"]["type"] == "QueueTimeout"
+    assert told.totals.rejected == 1
+
+
 @pytest.mark.usefixtures("collector")
 async def test_a_stream_keeps_its_slot_until_it_has_been_read(story: Any) -> None:
     async with story() as told:
@@ -111,6 +171,18 @@ async def test_a_stream_that_is_closed_gives_its_slot_back_at_once(story: Any, w
             async with stream:
                 async for _ in stream:
                     break
+
+        assert told.running == 0
+        assert told.outcomes() == ["cancelled"]
+
+
+@pytest.mark.usefixtures("collector")
+async def test_a_stream_that_is_closed_after_its_last_event_has_completed(story: Any) -> None:
+    async with story() as told:
+        async with await told.sdk.ask(stream=True) as stream:
+            async for event in stream:
+                if getattr(event, "type", None) == "message_stop":
+                    break  # OpenAI's SDK does so itself, at "[DONE]"
 
         assert told.running == 0
         assert told.outcomes() == ["completed"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from llm_traffic_scheduler import Kind, Rejected, traffic
@@ -26,10 +26,11 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 class TrafficMiddleware:
     """Runs an ASGI application inside `traffic(kind)`: its calls to every scheduler need not name one.
 
-    A call that was refused, by a `Rejected` that the application lets out or that caused what it lets out, is answered
-    with 503 and Retry-After, unless a response has started: then the exception goes on. A handler whose client hangs
-    up before it has begun to answer is cancelled, so its calls leave the queue and their slots; one that has begun to
-    answer, with a stream, finds out by itself, as `receive` says http.disconnect. Websockets have a kind, and no more.
+    A call that was refused, by a `Rejected` that the application lets out or that caused what it lets out, also inside
+    of an SDK under `schedule_client`, is answered with 503 and Retry-After, unless a response has started: then the
+    exception goes on. A handler whose client hangs up before it has begun to answer is cancelled, so its calls leave
+    the queue and their slots; one that has begun to answer, with a stream, finds out by itself, as `receive` says
+    http.disconnect. Websockets have a kind, and no more.
 
     Args:
         app: the application.
@@ -154,13 +155,19 @@ async def _stop(*tasks: asyncio.Future[None]) -> None:
 
 
 def _refusal_in(error: BaseException) -> Rejected | None:
-    """The refusal that `error` is, was raised from, or has in it: SDKs and task groups wrap what they get."""
+    """The refusal that `error` is, was raised from, or has in it: SDKs and task groups wrap what they get.
+
+    Of one that `schedule_client` answered with a response, SDKs raise an error of their own that has the response.
+    """
     seen: set[int] = set()
     todo: list[BaseException] = [error]
     while todo:
         each = todo.pop()
         if isinstance(each, Rejected):
             return each
+        extensions = getattr(getattr(each, "response", None), "extensions", None)
+        if isinstance(extensions, Mapping) and isinstance(refused := extensions.get("rejected"), Rejected):
+            return refused
         if id(each) in seen:
             continue
         seen.add(id(each))

@@ -15,7 +15,7 @@ from contextvars import Context, copy_context
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
-from llm_traffic_scheduler import RunTimeout, Slot, TrafficScheduler, current_slot
+from llm_traffic_scheduler import CallAborted, QueueTimeout, RunTimeout, Slot, TrafficScheduler, current_slot
 
 from .http_words import Tokens
 
@@ -76,6 +76,22 @@ class _Inside:
             value = None  # an exception holds this frame, which would hold it
 
 
+def _impatient(error: QueueTimeout, patience: float) -> QueueTimeout:
+    """The refusal of a request whose client did not wait as long as `queue_timeout` allows."""
+    facts, taken, remedy = str(error).partition(" slots are taken: ")
+    if "queue_timeout" not in remedy:
+        facts = str(error)
+    elif taken:
+        facts += " slots are taken"
+    return QueueTimeout(
+        f"{facts}: the client's pool timeout of {patience:.3g} s ended the wait; "
+        "httpx.Timeout(..., pool=None) lets queue_timeout decide",
+        kind=error.kind,
+        waited=error.waited,
+        retry_after=error.retry_after,
+    )
+
+
 class HeldSlot:
     """A slot, from `take` until `give_back`, which may be called anywhere on the loop's thread, and twice.
 
@@ -83,7 +99,7 @@ class HeldSlot:
     took the slot, wherever it may be by then, so it is told of no bound, and `bounded` keeps it.
     """
 
-    __slots__ = ("_block", "_context", "loop", "run_until", "slot")
+    __slots__ = ("_block", "_context", "_patience", "loop", "run_until", "slot")
 
     slot: Slot
     _block: AbstractAsyncContextManager[Slot] | None
@@ -92,6 +108,7 @@ class HeldSlot:
         queue_timeout, run_timeout = scheduler.timeouts_in_force()
         self.loop = asyncio.get_running_loop()
         self.run_until = run_timeout
+        self._patience = patience if patience < queue_timeout else None
         self._context = copy_context()
         self._block = scheduler.slot(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
 
@@ -103,7 +120,12 @@ class HeldSlot:
         """
         held = cls(scheduler, patience)
         assert held._block is not None
-        held.slot = await _Inside(held._context, held._block.__aenter__())
+        try:
+            held.slot = await _Inside(held._context, held._block.__aenter__())
+        except QueueTimeout as error:
+            if held._patience is None:
+                raise
+            raise _impatient(error, held._patience) from None
         held.run_until += held.loop.time()
         return held
 
@@ -135,24 +157,32 @@ class HeldSlot:
         except TimeoutError:
             if not scope.expired():
                 raise
+            self.slot.overran()
             raise RunTimeout("the run_timeout in force ended the request: raise it, or ask for less") from None
 
 
 class _Account:
     """What a body's bytes, and the time that nobody read it, say of its call."""
 
-    __slots__ = ("_slot", "_tokens", "thought")
+    __slots__ = ("_missing", "_slot", "_tokens", "thought")
 
-    def __init__(self, slot: Slot, *, sse: bool) -> None:
+    def __init__(self, slot: Slot, *, sse: bool, length: float) -> None:
+        self._missing = length  # bytes
         self._slot = slot
         self._tokens = Tokens() if sse else None
         self.thought = 0.0  # seconds that the slot has not been told of
 
     def came(self, chunk: bytes) -> None:
         """The reader has these bytes."""
+        self._missing -= len(chunk)
         if self._tokens is not None and self._tokens.feed(chunk) and self._slot.first_token_at is None:
             self._tell_thought()
             self._slot.first_token()
+
+    def unread(self) -> asyncio.CancelledError | None:
+        """How the call ends if its body is closed now: one that is not whole says nothing of how long it takes."""
+        whole = self._missing <= 0 or (self._tokens is not None and self._tokens.ended)
+        return None if whole else asyncio.CancelledError()
 
     def close(self) -> None:
         """The call is about to end."""
@@ -172,16 +202,27 @@ class HeldStream:
     Whoever reads is not referred to, so that he can be collected; then `drop` is to be called.
     """
 
-    def __init__(self, body: Body, held: HeldSlot, *, idle: float, sse: bool, error: BaseException | None) -> None:
+    def __init__(
+        self,
+        body: Body,
+        held: HeldSlot,
+        *,
+        idle: float,
+        sse: bool,
+        length: float,
+        error: BaseException | None,
+    ) -> None:
         self._body = body
         self._chunks = aiter(body)
         self._held = held
         self._error = error
-        self._account = _Account(held.slot, sse=sse)
+        self._account = _Account(held.slot, sse=sse, length=length)
         self._idle = idle
         self._reading = False
         self._read_at = held.loop.time()
         self.idled = False
+        self._aborted = False
+        held.slot.unattended(self._closed_around)
         self._timer = held.loop.call_at(self._read_at + idle, self._look) if idle < math.inf else None
 
     async def read(self) -> bytes:
@@ -189,7 +230,14 @@ class HeldStream:
 
         Raises:
             RunTimeout: the run timeout has ended. StopAsyncIteration: there are no more.
+            CallAborted: the scheduler was closed meanwhile, or while nobody read.
         """
+        if self._aborted:
+            raise CallAborted(
+                "the response was not being read when close() of its scheduler ran out of time: "
+                "give close() a longer timeout, or close the response when you have had enough"
+            )
+        self._held.slot.attended()
         self._account.thought += self._held.loop.time() - self._read_at
         self._reading = True
         try:
@@ -197,6 +245,7 @@ class HeldStream:
             self._reading = False
             self._read_at = self._held.loop.time()
             self._account.came(chunk)
+            self._held.slot.unattended(self._closed_around)
         except StopAsyncIteration:
             self._end(self._error)
             raise
@@ -215,7 +264,7 @@ class HeldStream:
         except BaseException as error:
             self._end(error)
             raise
-        self._end(self._error)
+        self._end(self._error or self._account.unread())
 
     @property
     def over(self) -> bool:
@@ -247,6 +296,11 @@ class HeldStream:
         elif not self.over:
             self.idled = True
             self._abandon()
+
+    def _closed_around(self) -> None:
+        """close() of the scheduler has lost patience while nobody reads."""
+        self._aborted = True
+        self._held.loop.call_soon(self._abandon)
 
     def _abandon(self) -> None:
         """The caller has walked away: the call ends now, and the connection is closed behind it."""
@@ -287,7 +341,12 @@ class SyncHeldSlot:
         queue_timeout, _ = scheduler.timeouts_in_force()
         self._context = copy_context()
         block: Any = scheduler.slot_from_thread(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
-        self._context.run(block.__enter__)
+        try:
+            self._context.run(block.__enter__)
+        except QueueTimeout as error:
+            if queue_timeout <= patience:
+                raise
+            raise _impatient(error, patience) from None
         self._block = block
         slot = self._context.run(current_slot)
         assert slot is not None
@@ -314,12 +373,14 @@ class SyncHeldSlot:
 class SyncHeldStream:
     """A response's body whose call ends with it: read, failed or closed."""
 
-    def __init__(self, body: SyncBody, held: SyncHeldSlot, *, sse: bool, error: BaseException | None) -> None:
+    def __init__(
+        self, body: SyncBody, held: SyncHeldSlot, *, sse: bool, length: float, error: BaseException | None
+    ) -> None:
         self._body = body
         self._chunks = iter(body)
         self._held = held
         self._error = error
-        self._account = _Account(held.slot, sse=sse)
+        self._account = _Account(held.slot, sse=sse, length=length)
         self._read_at = monotonic()
 
     def read(self) -> bytes:
@@ -343,7 +404,7 @@ class SyncHeldStream:
         try:
             self._body.close()
         finally:
-            self._end(self._error)
+            self._end(self._error or self._account.unread())
 
     @property
     def over(self) -> bool:

@@ -31,9 +31,9 @@ class Library:
         self.sync_body: Any = type("SyncScheduledBody", (_SyncBody, self._module.SyncByteStream), own)
 
     def refusal(self, request: object, error: Rejected) -> object:
-        """A response that says no."""
-        headers, content = refusal_headers(error), refusal_body(error)
-        return self._module.Response(503, headers=headers, content=content, request=request)
+        """A response that says no; SDKs keep it in the error that they make of it, for `TrafficMiddleware` to find."""
+        headers, content, more = refusal_headers(error), refusal_body(error), {"rejected": error}
+        return self._module.Response(503, headers=headers, content=content, request=request, extensions=more)
 
     def ran_too_long(self, error: RunTimeout) -> Exception:
         """The error by which SDKs know that a server took too long."""

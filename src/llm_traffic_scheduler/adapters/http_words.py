@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from email.utils import mktime_tz, parsedate_tz
 from typing import Final
 
 from llm_traffic_scheduler import Rejected
 
-__all__ = ["Tokens", "is_event_stream", "refusal_body", "refusal_headers", "retry_after"]
+__all__ = ["Tokens", "body_length", "is_event_stream", "refusal_body", "refusal_headers", "retry_after"]
 
 # An event that has not ended after so many bytes is nothing that starts with a token.
 _LONGEST_EVENT: Final = 1 << 20
 
 # A server that says it has sent more is not to be believed; no float can hold what a hostile one may say.
 _MOST_TOKENS: Final = 1 << 40
+
+# How Anthropic's messages end, and OpenAI's responses; OpenAI's chat completions end with "[DONE]", which is no event.
+_LAST: Final = re.compile(rb"message_stop|response\.(?:completed|incomplete|failed)")
 
 
 class Tokens:
@@ -35,13 +39,14 @@ class Tokens:
     Complexity: O(n) in the bytes; keeps at most one event, and gives up on one over a megabyte.
     """
 
-    __slots__ = ("_events", "_named", "_rest", "_usage")
+    __slots__ = ("_ended", "_events", "_named", "_rest", "_usage")
 
     def __init__(self) -> None:
         self._rest: bytearray | None = bytearray()  # of a line; None: it was too long
         self._named = False  # the event that begins is called a delta
         self._events = 0  # that carried a token
         self._usage = 0
+        self._ended = False
 
     def feed(self, chunk: bytes) -> bool:
         """Whether the first token has come, in `chunk` or before."""
@@ -72,15 +77,24 @@ class Tokens:
         """Output tokens, as far as they are known; 0 where an event was too long to be looked at."""
         return 0 if self._rest is None else max(self._events, self._usage)
 
+    @property
+    def ended(self) -> bool:
+        """The stream's last event has come, after which clients read no further; or an event was too long to tell."""
+        return self._ended or self._rest is None
+
     def _read(self, line: bytes) -> None:
         if line.startswith(b"data:"):
             named, self._named = self._named, False
-            has_usage = b"usage" in line
-            if named or has_usage or b"delta" in line:
+            has_usage, may_end = b"usage" in line, _LAST.search(line) is not None
+            if named or has_usage or may_end or b"delta" in line:
                 event = _object(line[5:])
                 self._events += _carries_a_token(event, named)
                 if has_usage:
                     self._usage = _output_tokens(event) or self._usage
+                if may_end:
+                    kind = event.get("type")
+                    self._ended |= isinstance(kind, str) and _LAST.fullmatch(kind.encode()) is not None
+            self._ended |= line[5:].strip() == b"[DONE]"
         elif line.startswith(b"event:"):
             name = line[6:].strip()
             self._named = name.endswith(b"delta") and name != b"message_delta"
@@ -125,8 +139,22 @@ def _whole(number: object) -> int:
 
 def is_event_stream(headers: Mapping[str, str]) -> bool:
     """Whether the body can be searched for a first token. One that is compressed cannot."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind == "text/event-stream" and headers.get("content-encoding", "identity") == "identity"
+    return _has_events(headers) and headers.get("content-encoding", "identity") == "identity"
+
+
+def _has_events(headers: Mapping[str, str]) -> bool:
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
+
+
+def body_length(headers: Mapping[str, str]) -> float:
+    """Bytes as they are sent after which the body is whole, infinity where only its end tells.
+
+    0 for a compressed stream of events: clients leave it with its last event, which cannot be seen.
+    """
+    value = headers.get("content-length", "")
+    if value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
+    return 0 if _has_events(headers) and not is_event_stream(headers) else math.inf
 
 
 def retry_after(headers: Mapping[str, str], wall_clock: Callable[[], float]) -> float | None:

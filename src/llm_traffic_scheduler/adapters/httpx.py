@@ -33,7 +33,7 @@ from llm_traffic_scheduler import (
 
 from .held_slot import HeldSlot, HeldStream, SyncHeldSlot, SyncHeldStream, Unsuccessful
 from .http_library import library_of
-from .http_words import is_event_stream, retry_after
+from .http_words import body_length, is_event_stream, retry_after
 
 __all__ = [
     "AsyncTransport",
@@ -106,8 +106,10 @@ def schedule_client(
         select: gets the request; its answer None lets the request pass. It goes before `scheduler`.
         methods: requests with others pass.
         on_reject: "response" answers a refused request with 503, `retry-after` and `x-should-retry: false`, from which
-            the SDKs of OpenAI and Anthropic make their own typed error, without a further attempt. "raise" raises the
-            `Rejected` itself, which those SDKs try again and then wrap.
+            the SDKs of OpenAI and Anthropic make their own typed error, without a further attempt; the `Rejected` is
+            in its `response.extensions["rejected"]`, where `TrafficMiddleware` finds it. "raise" raises the
+            `Rejected` itself: OpenAI's lets it out after that one attempt, Anthropic's tries again, `max_retries`
+            times, and then raises an APIConnectionError from it.
         idle_timeout: seconds without a read after which a response is closed and gives its slot back, None for no
             bound. Left out, 60; synchronous clients have no bound, for nobody but their own threads may close it.
 
@@ -184,12 +186,13 @@ class SchedulingTransport:
     the garbage collector finds it. With none in force a request passes, with one warning.
 
     The wait for a slot ends after the shorter of `queue_timeout` and the request's pool timeout. The `run_timeout` in
-    force ends a request, while it waits for the server, with a ReadTimeout of the client's own library.
-    A status of 400 or above counts the call as failed, one that is lost or left idle as cancelled; `throttled` is said
-    at a 429. Of server-sent events `first_token` is said at the first that carries one, and `tokens` at the end: those
-    of the stream's `usage` if it has one, else one for each event, though servers put several tokens into one; for an
-    exact pace ask for it, by `stream_options={"include_usage": True}`. The time that the reader takes between two
-    reads is in no latency and no pace. Bytes are passed on as they come; compressed ones are not looked into.
+    force ends a request, while it waits for the server, with a ReadTimeout of the client's own library, and counts it
+    as timed out. A status of 400 or above counts the call as failed; one that is lost, left idle, or closed before its
+    last event or byte as cancelled, whose time is a lower bound. `throttled` is said at a 429. Of server-sent events
+    `first_token` is said at the first that carries one, and `tokens` at the end: those of the stream's `usage` if it
+    has one, else one for each event, though servers put several tokens into one; for an exact pace ask for it, by
+    `stream_options={"include_usage": True}`. The time that the reader takes between two reads is in no latency and no
+    pace. Bytes are passed on as they come; compressed ones are not looked into.
     Cancellation: while it waits, the request leaves the queue; later the slot is given back at once.
     """
 
@@ -225,7 +228,8 @@ class SchedulingTransport:
             response: Response = await held.bounded(self._transport.handle_async_request(request))
             failure, sse = _look_at(response, held.slot)
             if not response.is_closed:
-                stream = HeldStream(response.stream, held, idle=self._idle, sse=sse, error=failure)
+                length = body_length(response.headers)
+                stream = HeldStream(response.stream, held, idle=self._idle, sse=sse, length=length, error=failure)
                 response.stream = library.body(stream)
                 return response
         except RunTimeout as error:
@@ -294,7 +298,9 @@ class SyncSchedulingTransport:
             response: Response = self._transport.handle_request(request)
             failure, sse = _look_at(response, held.slot)
             if not response.is_closed:
-                response.stream = library.sync_body(SyncHeldStream(response.stream, held, sse=sse, error=failure))
+                length = body_length(response.headers)
+                stream = SyncHeldStream(response.stream, held, sse=sse, length=length, error=failure)
+                response.stream = library.sync_body(stream)
                 return response
         except BaseException as error:
             held.give_back(error)

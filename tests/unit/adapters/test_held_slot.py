@@ -64,18 +64,23 @@ async def test_a_slot_granted_to_a_request_that_is_cancelled_in_the_same_pass_go
 
 
 async def test_patience_shortens_the_wait_and_never_lengthens_it() -> None:
-    scheduler = make_scheduler(batch_queue_timeout=2)
-    full = hold(scheduler, "batch")
+    scheduler = make_scheduler(interactive_queue_timeout=2)
+    held = [hold(scheduler), hold(scheduler)]
     await settle()
     began = asyncio.get_running_loop().time()
 
-    with traffic("batch"):
-        for patience, ends in ((1, 1), (5, 3)):
-            with pytest.raises(QueueTimeout):
+    with traffic("interactive"):
+        for patience, ends, remedy in ((1, 1, "pool timeout of 1 s ended"), (5, 3, "raise queue_timeout")):
+            with pytest.raises(QueueTimeout, match=f"2 of 2 slots are taken: .*{remedy}"):
                 await HeldSlot.take(scheduler, patience)
             assert asyncio.get_running_loop().time() - began == pytest.approx(ends)
 
-    full.release()
+        scheduler.pause("interactive")
+        with pytest.raises(QueueTimeout, match=r"until resume\('interactive'\): the client's pool timeout of 1 s"):
+            await HeldSlot.take(scheduler, 1)
+
+    for slot in held:
+        slot.release()
 
 
 async def test_a_step_that_raises_a_timeout_of_its_own_has_not_run_too_long() -> None:

@@ -142,12 +142,53 @@ async def test_a_stream_that_ends_early_gives_its_slot_back_at_once(library: Any
     assert scheduler.snapshot().running == 0
     assert (totals.failed, totals.completed, totals.cancelled) == {
         "fails": (1, 0, 0),
-        "closed": (0, 1, 0),
-        "other task": (0, 1, 0),
+        "closed": (0, 0, 1),
+        "other task": (0, 0, 1),
         "cancelled": (0, 0, 1),
     }[end]
     await response.aclose()
     scheduler.check()
+
+
+LAST = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
+EVENTS = {"content-type": "text/event-stream"}
+
+
+@pytest.mark.parametrize(
+    "first,headers,outcome",
+    [
+        (LAST, EVENTS, "completed"),
+        (b"data: [DONE]\n\n", EVENTS, "completed"),
+        (b'data: {"type": "response.incomplete"}\n\n', EVENTS, "completed"),
+        (TOKEN, EVENTS, "cancelled"),
+        (b'data: {"delta": "message_stop, response.failed, [DONE]"}\n\n', EVENTS, "cancelled"),
+        (b"1234", {"content-length": "4"}, "completed"),
+        (b"123", {"content-length": "4"}, "cancelled"),
+        (b"123", {"content-length": "many"}, "cancelled"),
+        (b"1234", {}, "cancelled"),
+        (b"1234", {**EVENTS, "content-encoding": "gzip"}, "completed"),  # nobody knows
+    ],
+)
+async def test_what_is_closed_after_its_last_event_or_byte_has_completed_and_else_was_cancelled(
+    library: Any, first: bytes, headers: dict[str, str], outcome: str
+) -> None:
+    scheduler = make_scheduler(policy=(law := Heard()))
+
+    async def handler(request: Any) -> Any:
+        response = stream_of(library, first, b"")
+        response.headers = library.Headers(headers)
+        return response
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    with traffic("interactive"):
+        response = await client.send(client.build_request("POST", URL), stream=True)
+    await anext(response.aiter_raw())
+    await response.aclose()
+
+    totals = account(scheduler, "interactive")
+    assert (totals.completed, totals.cancelled) == ((1, 0) if outcome == "completed" else (0, 1))
+    assert [end.outcome for end in law.of(Ended)] == [outcome]
 
 
 async def test_a_stream_that_is_lost_is_closed_when_it_is_collected(library: Any) -> None:
@@ -252,7 +293,7 @@ async def test_the_run_timeout_is_the_librarys_own_and_ends_streams_only_while_t
             await anext(chunks)
 
     assert scheduler.snapshot().running == 0
-    assert account(scheduler, "interactive").failed == 2
+    assert account(scheduler, "interactive").timed_out == 2
 
 
 async def test_a_close_that_runs_out_of_patience_aborts_who_waits_for_a_server_and_who_reads(library: Any) -> None:
@@ -277,6 +318,64 @@ async def test_a_close_that_runs_out_of_patience_aborts_who_waits_for_a_server_a
     assert [type(error) for error in errors] == [CallAborted, CallAborted]
     assert report.cancelled == 2
     assert account(scheduler, "interactive").cancelled == 2
+
+
+@pytest.mark.parametrize("where", ["same task", "other task"])
+async def test_a_close_that_runs_out_of_patience_closes_what_nobody_reads_and_cancels_nobody(
+    library: Any, where: str
+) -> None:
+    scheduler = make_scheduler()
+    log: list[str] = []
+
+    async def handler(request: Any) -> Any:
+        return stream_of(library, *[TOKEN] * 60, log=log)
+
+    async def leave_unread() -> Any:
+        with traffic("interactive"):
+            response = await client.send(client.build_request("POST", URL), stream=True)
+        chunks = response.aiter_raw()
+        await anext(chunks)
+        if where == "other task":
+            await asyncio.sleep(30)  # unrelated work of the task that took the slot
+        return chunks
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    opener = asyncio.create_task(leave_unread())
+    chunks = await opener if where == "same task" else None
+    await asyncio.sleep(3)
+    report = await scheduler.close(timeout=1)
+    await settle()
+
+    assert (report.cancelled, report.abandoned, scheduler.snapshot().running) == (1, 0, 0)
+    assert account(scheduler, "interactive").cancelled == 1
+    assert log == ["closed"]
+    chunks = chunks or await opener
+    with pytest.raises(CallAborted, match="not being read"):
+        await anext(chunks)
+
+
+async def test_a_close_cancels_the_task_that_reads_and_not_the_one_that_took_the_slot(library: Any) -> None:
+    scheduler = make_scheduler()
+
+    async def handler(request: Any) -> Any:
+        return stream_of(library, *[TOKEN] * 60)
+
+    async def read(response: Any) -> None:
+        with pytest.raises(CallAborted):
+            await response.aread()
+
+    client = client_of(library, handler)
+    schedule_client(client, scheduler)
+    with traffic("interactive"):
+        response = await client.send(client.build_request("POST", URL), stream=True)
+    reader = asyncio.create_task(read(response))
+    await asyncio.sleep(3)
+    report = await scheduler.close(timeout=1)
+    await reader
+
+    assert report.cancelled == 1
+    assert asyncio.current_task().cancelling() == reader.cancelling() == 0  # type: ignore[union-attr]
 
 
 async def test_a_generator_left_in_its_midst_is_closed_with_the_response(library: Any) -> None:

@@ -89,6 +89,30 @@ async def test_a_synchronous_stream_tells_its_tokens_and_nothing_of_its_readers_
 
 
 @pytest.mark.asyncio(loop_factories=["real"])
+@pytest.mark.parametrize("first", [TOKEN, b"data: [DONE]\n\n"])
+async def test_a_synchronous_stream_closed_before_its_last_event_was_cancelled(library: Any, first: bytes) -> None:
+    scheduler = make_scheduler()
+    await scheduler.drain()
+
+    class Stream(library.SyncByteStream):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[bytes]:
+            yield first
+            yield b""
+
+    def work() -> None:
+        transport = library.MockTransport(lambda request: library.Response(200, headers=SSE, stream=Stream()))
+        client = library.Client(transport=transport)
+        schedule_client(client, scheduler)
+        with traffic("interactive"), client.stream("POST", URL) as response:
+            next(response.iter_raw())
+
+    await asyncio.to_thread(work)
+
+    totals = account(scheduler, "interactive")
+    assert (totals.completed, totals.cancelled) == ((0, 1) if first is TOKEN else (1, 0))
+
+
+@pytest.mark.asyncio(loop_factories=["real"])
 async def test_a_synchronous_response_that_fails_or_is_lost_gives_its_slot_back(library: Any) -> None:
     scheduler = make_scheduler()
     await scheduler.drain()
@@ -195,3 +219,25 @@ async def test_a_synchronous_request_is_refused_as_an_async_one(library: Any, wa
     await settle()
     assert await asyncio.to_thread(work) == 200
     assert scheduler.snapshot().running == 0
+
+
+@pytest.mark.asyncio(loop_factories=["real"])
+@pytest.mark.parametrize("pool,remedy", [(0.01, "the client's pool timeout of 0.01 s"), (9, "raise queue_timeout")])
+async def test_a_synchronous_refusal_names_the_timeout_that_ended_the_wait(
+    library: Any, pool: float, remedy: str
+) -> None:
+    scheduler = make_scheduler()
+    held = [hold(scheduler), hold(scheduler)]
+    await settle()
+    transport = library.MockTransport(lambda request: library.Response(200))
+    client = library.Client(transport=transport, timeout=library.Timeout(9, pool=pool))
+    schedule_client(client, scheduler, on_reject="raise")
+
+    def work() -> None:
+        with traffic("interactive", queue_timeout=0.02):
+            client.post(URL)
+
+    with pytest.raises(QueueTimeout, match=remedy):
+        await asyncio.to_thread(work)
+    for slot in held:
+        slot.release()
