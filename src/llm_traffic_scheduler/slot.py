@@ -75,7 +75,7 @@ class Slot:
         if count("n", n) and self._call.state == RUNNING:
             self.token_count += n
 
-    def thought(self, seconds: float) -> None:
+    def reader_away(self, seconds: float) -> None:
         """Say that the last `seconds` were the reader's own: they are in no latency, no pace and no wait.
 
         For streams whose reader takes time; `TrafficScheduler.stream` and the SDK transport say it themselves.

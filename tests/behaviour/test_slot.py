@@ -204,17 +204,17 @@ async def test_an_impossible_number_of_tokens_is_refused_and_counts_nothing(run:
 
 
 @each_door
-async def test_what_a_reader_thought_is_in_no_latency_no_wait_and_no_time_to_first_token(run: Door) -> None:
+async def test_the_time_that_a_reader_takes_is_in_no_latency_no_wait_and_no_time_to_first_token(run: Door) -> None:
     scheduler = make_scheduler()
     recorder = Recorder(scheduler)
 
     async def read() -> None:
         slot = await here()
         await asyncio.sleep(3)
-        slot.thought(2)
+        slot.reader_away(2)
         slot.first_token()
         await asyncio.sleep(10)
-        slot.thought(9.5)
+        slot.reader_away(9.5)
 
     await run(scheduler, "interactive", read)
 
@@ -232,7 +232,7 @@ async def test_nobody_thinks_for_longer_than_the_call_is_old(run: Door) -> None:
         slot = await here()
         await asyncio.sleep(1)
         slot.first_token()
-        slot.thought(60)
+        slot.reader_away(60)
 
     await run(scheduler, "interactive", read)
 
@@ -242,14 +242,14 @@ async def test_nobody_thinks_for_longer_than_the_call_is_old(run: Door) -> None:
 
 
 @each_door
-async def test_batch_starts_as_soon_as_it_is_known_that_the_reader_thought_and_not_the_backend(run: Door) -> None:
+async def test_batch_starts_as_soon_as_it_is_known_that_the_reader_took_the_time_and_not_the_backend(run: Door) -> None:
     scheduler = make_scheduler(max_concurrency=4, batch_max_concurrency=3, interactive_p95_threshold=2.0)
     thinks = asyncio.Event()
 
     async def read() -> None:
         slot = await here()
         await thinks.wait()
-        slot.thought(9.5)
+        slot.reader_away(9.5)
         await asyncio.sleep(1)
 
     reader = start(run(scheduler, "interactive", read))
@@ -276,7 +276,7 @@ async def test_an_impossible_time_to_think_is_refused_and_counts_nothing(run: Do
     async def read() -> None:
         await asyncio.sleep(1)
         with pytest.raises(ConfigError, match="seconds"):
-            (await here()).thought(seconds)
+            (await here()).reader_away(seconds)
 
     await run(scheduler, "interactive", read)
 
@@ -291,7 +291,7 @@ async def test_a_slot_kept_after_the_calls_end_does_nothing(run: Door) -> None:
 
     slot.first_token()
     slot.tokens(5)
-    slot.thought(5)
+    slot.reader_away(5)
 
     assert (slot.kind, slot.label, slot.waited) == ("interactive", "kept", 0.0)
     assert [(end.first_token, end.tokens) for end in recorder.of(CallFinished)] == [(None, 0)]

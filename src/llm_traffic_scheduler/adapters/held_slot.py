@@ -192,7 +192,7 @@ class _Account:
 
     def _tell_thought(self) -> None:
         if self.thought > _THOUGHTLESS:
-            self._slot.thought(self.thought)
+            self._slot.reader_away(self.thought)
             self.thought = 0.0
 
 
