@@ -1,8 +1,9 @@
 """What every test stands on: virtual time by default, and how hard hypothesis looks.
 
 `pytest` is quick and looks at the same examples each time, so a red run is about the change at hand. `pytest -m slow`
-runs what takes minutes: every cancel at every moment, the commands in `examples/`, and each test on the other loops
-that it names. `--hypothesis-profile=thorough` looks at five times as many; `soak` looks for hours, at new ones.
+runs what takes minutes: every cancel at every moment, great numbers, the commands in `examples/`, and each test on the
+other loops that it names. CI leaves out what is marked exhaustive: every two cancels, and loops in debug mode.
+`--hypothesis-profile=thorough` looks at more examples; `soak` looks for hours, at new ones.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ collect_ignore_glob = ["benchmarks/*", "typing/*"]
 
 # No deadlines: two noisy cores say nothing about the code.
 settings.register_profile("fast", max_examples=20, deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("thorough", max_examples=100, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("thorough", max_examples=50, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(
     "soak", max_examples=10_000, stateful_step_count=200, deadline=None, suppress_health_check=list(HealthCheck)
 )
@@ -58,5 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = item.get_closest_marker("asyncio")
         names = LOOPS if marker is None else marker.kwargs.get("loop_factories", ())
         # Of pytest-asyncio's own parameter only the test's id tells the name: its value is the factory.
-        if {*names[1:]} & {call.params.get("loop_name"), *call.id.split("-")}:
+        if other := {*names[1:]} & {call.params.get("loop_name"), *call.id.split("-")}:
             item.add_marker(pytest.mark.slow)
+            if "debug" in other:
+                item.add_marker(pytest.mark.exhaustive)

@@ -94,6 +94,7 @@ async def test_one_call_that_hangs_takes_its_slots_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0.5 * TARGET, 1.5 * TARGET])
+@pytest.mark.slow
 async def test_where_every_call_times_out_alike_batch_does_not_open_up(timeout: float) -> None:
     scheduler = adaptive(interactive_run_timeout=timeout)
     await learn(scheduler, 0.3 * TARGET)
@@ -121,6 +122,7 @@ async def test_where_every_call_timed_out_from_the_first_batch_stays_as_in_the_w
     assert most <= 5
 
 
+@pytest.mark.slow
 async def test_a_backend_that_fails_everything_at_once_does_not_look_like_a_quick_one() -> None:
     scheduler = adaptive()
     await learn(scheduler, 1.6)
@@ -182,6 +184,7 @@ async def test_one_outlier_changes_nothing_for_long() -> None:
         assert abs(limit(scheduler) - before) <= 2
 
 
+@pytest.mark.slow
 async def test_after_ten_idle_minutes_a_burst_finds_what_was_learnt() -> None:
     scheduler = adaptive()
     await learn(scheduler, 1.6)

@@ -454,6 +454,7 @@ def test_a_thread_of_its_own_is_refused_while_the_scheduler_is_in_use() -> None:
         pytest.param("as_completed", False, 100_000, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_items(way: str, stream: bool, number: int) -> None:
     scheduler = make_scheduler(max_concurrency=8)
 

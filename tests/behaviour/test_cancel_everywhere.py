@@ -73,6 +73,7 @@ async def test_any_call_cancelled_in_any_pass_leaves_the_slots_whole(run: Door, 
         await _perform(play, run, cancel)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.asyncio(loop_factories=["virtual"])
 @each_play
 async def test_any_two_calls_cancelled_in_one_pass_leave_the_slots_whole(play: Play) -> None:

@@ -57,6 +57,7 @@ async def test_any_stream_cancelled_in_any_pass_leaves_the_slots_and_the_totals_
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 @pytest.mark.parametrize("name", SHARED)
+@pytest.mark.slow
 async def test_streams_that_share_a_slot_leave_it_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stage, "_check_totals", lambda stage, kind: account(stage.scheduler, kind))
 

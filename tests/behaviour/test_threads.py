@@ -130,6 +130,7 @@ def _busy_scheduler(law: LimitPolicy) -> TrafficScheduler:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_reading_at_any_instant_changes_nothing_of_what_follows(seed: int) -> None:
     events: list[list[str]] = []
     ends: list[SchedulerSnapshot] = []
@@ -199,6 +200,7 @@ def between_lines(look: Callable[[], None], looks: Counter[str], failures: dict[
 
 
 @pytest.mark.parametrize("name", ["snapshot", "explain", "calls", "__repr__"])
+@pytest.mark.slow
 def test_a_look_between_any_two_lines_of_the_schedulers_code_succeeds_and_changes_nothing(name: str) -> None:
     looks: Counter[str] = Counter()
     failures: dict[str, str] = {}
@@ -219,6 +221,7 @@ def test_a_look_between_any_two_lines_of_the_schedulers_code_succeeds_and_change
 
 
 @pytest.mark.parametrize("name", ["snapshot", "explain", "calls", "__repr__"])
+@pytest.mark.slow
 async def test_readers_in_other_threads_never_fail_and_never_disturb_the_loop(name: str) -> None:
     scheduler = _busy_scheduler(Watched())
     stop = threading.Event()

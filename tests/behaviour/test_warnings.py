@@ -116,6 +116,7 @@ async def test_a_limit_that_flutters_is_warned_of_once(caplog: pytest.LogCapture
         },
     ],
 )
+@pytest.mark.slow
 async def test_a_healthy_scheduler_hears_nothing(caplog: pytest.LogCaptureFixture, settings: dict[str, Any]) -> None:
     explanation = await a_day(**settings)
 

@@ -115,6 +115,7 @@ async def test_b02_after_a_storm_of_timeouts_every_canary_sings(stage: Stage, ru
 
 
 @scenario
+@pytest.mark.slow
 async def test_b02_any_order_of_cancels_releases_and_submits_leaves_nobody_behind(stage: Stage) -> None:
     """As before, by chance: 500 seeds."""
     for seed in range(stage.share(500)):

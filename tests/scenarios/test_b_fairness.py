@@ -318,6 +318,7 @@ class _Payload:
 @each_kind
 @pytest.mark.parametrize("priorities", [[0], [7, 7.0], [-0.0, 0]], ids=str)
 @pytest.mark.parametrize("behind", [False, True], ids=["alone", "before a later one"])
+@pytest.mark.slow
 async def test_b34_equal_priorities_run_in_the_order_of_arrival_whatever_the_payload(
     stage: Stage, run: Door, kind: str, priorities: list[float], behind: bool
 ) -> None:

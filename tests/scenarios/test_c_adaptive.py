@@ -123,6 +123,7 @@ def backend(scheduler: Counted, noise: float) -> Callable[[int], Awaitable[None]
 
 @scenario_on("default")
 @pytest.mark.parametrize("noise", [0.2, 0.0])
+@pytest.mark.slow
 async def test_b48_noise_around_the_target_does_not_make_the_limit_swing(stage: Stage, noise: float) -> None:
     """The limit alternated between two values in each window."""
     scheduler = gateway(stage, batch_max=40, target=1.0)

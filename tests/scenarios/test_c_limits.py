@@ -132,6 +132,7 @@ class _RandomSteps:
 
 @scenario
 @each_kind
+@pytest.mark.slow
 async def test_b37_through_random_changes_calls_start_only_within_the_limit(stage: Stage, kind: Kind) -> None:
     scheduler = stage.scheduler(max_concurrency=9)
     for seed in range(stage.share(400) // (5 if stage.loop == "debug" else 1)):  # for each of the two kinds

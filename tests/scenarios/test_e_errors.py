@@ -152,6 +152,7 @@ def _depth(error: BaseException) -> int:
 @scenario
 @each_door
 @pytest.mark.parametrize("refusal", [SchedulerClosed, QueueTimeout, QueueFull])
+@pytest.mark.slow
 async def test_b70_each_refused_call_gets_an_error_of_its_own(stage: Stage, run: Door, refusal: type[Rejected]) -> None:
     """One instance was raised to thousands of waiters, and its traceback grew with each."""
     count = stage.share(10_000 if refusal is SchedulerClosed else 1_000)

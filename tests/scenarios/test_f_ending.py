@@ -298,6 +298,7 @@ async def test_b78_closing_costs_each_waiting_call_the_same(stage: Stage) -> Non
 
 
 @scenario
+@pytest.mark.slow
 async def test_b78_a_hundred_thousand_waiting_calls_are_refused_and_none_is_called(stage: Stage) -> None:
     count = 100_000 if stage.loop == "default" else 1_000
     scheduler = stage.scheduler()

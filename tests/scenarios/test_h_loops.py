@@ -304,6 +304,7 @@ async def test_b96_a_call_made_while_an_error_is_handled_does_not_inherit_it(sta
 @scenario
 @each_kind
 @pytest.mark.parametrize("parked", [False, True])
+@pytest.mark.slow
 async def test_b96_ten_thousand_instant_calls_are_no_recursion(stage: Stage, kind: Kind, parked: bool) -> None:
     scheduler = stage.scheduler()
     count = {"debug": 200, "uvloop": 2_000}.get(stage.loop, 10_000)

@@ -116,6 +116,7 @@ def _answers(directory: Path, *arguments: str) -> Any:
 
 @each_loop
 @pytest.mark.parametrize("how", ["os.fork", "fork", "spawn"])
+@pytest.mark.slow
 def test_b99_a_scheduler_from_before_the_fork_is_whole_in_the_child(tmp_path: Path, how: str, loop_name: str) -> None:
     if loop_name == "eager" and sys.version_info < (3, 12):
         pytest.skip("eager tasks came with 3.12")

@@ -36,6 +36,7 @@ def entries(scheduler: Counted) -> int:
 @scenario
 @each_kind
 @pytest.mark.parametrize("leave", ["queue timeout", "cancel"])
+@pytest.mark.slow
 async def test_b129_waves_of_calls_that_give_up_leave_nothing_behind(stage: Stage, kind: Kind, leave: str) -> None:
     wave = 500 if stage.loop == "default" else 100
     scheduler = stage.scheduler(**{f"max_queued_{kind}": wave + 2})
@@ -135,6 +136,7 @@ async def _cost(crowd: Crowd, operation: Callable[[Crowd], Awaitable[None]]) -> 
 
 @counting_lines
 @each_kind
+@pytest.mark.slow
 async def test_b131_no_operation_costs_more_because_more_wait(stage: Stage, kind: Kind) -> None:
     costs: dict[int, list[float]] = {}
     most = 40_000 if stage.loop == "default" and kind == "interactive" else 5_000
@@ -190,6 +192,7 @@ async def test_b131_a_snapshot_looks_once_at_each_call_that_is_older_than_the_th
 
 @counting_lines
 @each_kind
+@pytest.mark.slow
 async def test_b132_thousands_of_waiting_deadlines_are_one_timer_and_each_start_wakes_one(
     stage: Stage, kind: Kind
 ) -> None:
@@ -263,6 +266,7 @@ class Users:
 @in_virtual_time
 @pytest.mark.parametrize("give_up", ["queue timeout", "the caller's timeout"])
 @pytest.mark.parametrize("bound", [None, 20])
+@pytest.mark.slow
 async def test_b134_after_a_peak_of_three_times_the_capacity_all_is_well_again(
     stage: Stage, give_up: str, bound: int | None
 ) -> None:

@@ -406,6 +406,7 @@ def test_context_variables_reach_timers() -> None:
     assert run_virtual(main()) == 7
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_sleeps_at_distinct_instants_take_seconds() -> None:
     async def sleeper(offset: float) -> None:
         for _ in range(100):

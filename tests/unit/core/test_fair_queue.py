@@ -619,6 +619,7 @@ def test_names_that_come_once_leave_nothing_behind_although_others_always_wait()
 
 
 @pytest.mark.parametrize("tenants", [1, 2, None])
+@pytest.mark.slow
 def test_no_operation_costs_more_among_ten_thousand_than_among_a_hundred(tenants: int | None) -> None:
     def work(number: int) -> float:
         queue: FairQueue[Item] = FairQueue(RunningTenants(2))

@@ -42,6 +42,7 @@ CHANGES: dict[str, Callable[[SlidingWindowMetrics], None]] = {
 @pytest.mark.parametrize("ages", [(), (7.0, 2.0)], ids=["finished", "with unfinished"])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("at", [5.0, 10.5, 12.0])
+@pytest.mark.slow
 def test_a_reader_at_any_instruction_sees_the_window_before_or_after(
     change: str, at: float, ages: tuple[float, ...]
 ) -> None:

@@ -28,6 +28,7 @@ def refused(served: list[Served]) -> list[Served]:
     return [one for one in served if isinstance(one.error, Throttled)]
 
 
+@pytest.mark.slow
 async def test_latencies_have_the_distribution_they_should() -> None:
     served = await serve_all(unlimited(), [(0.0, 1, 91)] * 20_000)
 

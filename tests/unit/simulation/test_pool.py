@@ -121,6 +121,7 @@ def test_workers_end_with_the_process_they_work_for_whatever_ended_it(tmp_path: 
 
 @POSIX
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the program", "to its group, as Ctrl-C"])
+@pytest.mark.slow
 def test_an_interrupt_ends_the_program_and_its_workers_at_once_and_in_silence(
     tmp_path: Path, send: Callable[[int, int], None]
 ) -> None:

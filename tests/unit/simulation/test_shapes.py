@@ -76,6 +76,7 @@ def test_at_twice_the_rate_the_same_calls_come_in_half_the_time() -> None:
 
 
 @pytest.mark.parametrize("cv", [0.5, 1, 1.5, 3])
+@pytest.mark.slow
 def test_gamma_gaps_have_the_mean_and_the_variation_they_are_asked_for(cv: float) -> None:
     found = gaps(gamma_gaps(rate=4, cv=cv, span=20_000, lengths=ANY_LENGTH))
 

@@ -39,6 +39,7 @@ def test_every_arm_runs_beside_the_same_traffic_without_batch(small: Study) -> N
     assert all({run.calls for run in result.runs} <= {run.calls for run in result.alone} for result in small.arms)
 
 
+@pytest.mark.slow
 def test_the_same_plan_gives_the_same_study_with_more_processes(small: Study) -> None:
     assert study(replace(PLAN, jobs=2), silent, arms=FEW).arms == small.arms
 
@@ -57,6 +58,7 @@ def test_progress_is_heard_for_each_part() -> None:
     assert heard == ["without batch", "first instances", "without batch", "first instances", "further instances"]
 
 
+@pytest.mark.slow
 def test_a_plan_knows_how_many_runs_it_makes_at_most() -> None:
     heard: list[float] = []
 
