@@ -108,7 +108,7 @@ async def _see_the_end(crowd: Crowd, crew: list[asyncio.Task[None]], threads: li
     assert not crowd.scheduler.calls(), snapshot
     for kind in KINDS:
         called, uncalled = crowd.called[kind], crowd.cancelled_uncalled[kind]
-        assert_accounted(snapshot.totals[kind], crowd.outcomes[kind], called, uncalled)
+        assert_accounted(snapshot.totals[kind], crowd.outcomes[kind], called, uncalled, crowd.late_readers[kind])
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     assert not tasks, tasks
     assert not crowd.armed_timers(), crowd.armed_timers()

@@ -116,6 +116,7 @@ class Crowd:
         self.live: dict[Ticket, None] = {}
         self.in_threads = Counter[str]()  # calls from threads, which may have come in or not
         self.streams = 0  # that somebody reads
+        self.late_readers = Counter[str]()  # that heard of something else than their streams' having been idle
         self.uncounted = 0  # that were in lent slots
         self.submitted, self.settled, self.called = Counter[str](), Counter[str](), Counter[str]()
         self.outcomes = {kind: Counter[str]() for kind in KINDS}

@@ -30,11 +30,15 @@ async def read_stream(crowd: Crowd, kind: Kind, ticket: Ticket, **options: Any) 
     idle = crowd.some(0.2) if ending == "late" else None
     words = _Words(crowd, lambda: crowd.run(ticket), ending == "fails")
     stream = crowd.scheduler.stream(kind, getattr(words, form), idle_timeout=idle, **options)
-    async with stream:
-        if ending == "only started":
-            await stream.start()
-        else:
-            await _read(crowd, stream, ending)
+    try:
+        async with stream:
+            if ending == "only started":
+                await stream.start()
+            else:
+                await _read(crowd, stream, ending)
+    except BaseException as error:
+        crowd.late_readers[kind] += idle is not None and not (isinstance(error, StreamClosed) and error.idle)
+        raise
     if ending in ("left", "only started"):
         raise StreamClosed("a reader has left")
 
