@@ -2,7 +2,7 @@
 
 `pytest` is quick and looks at the same examples each time, so a red run is about the change at hand. `pytest -m slow`
 runs what takes minutes: every cancel at every moment, great numbers, the commands in `examples/`, and each test on the
-other loops that it names. CI leaves out what is marked exhaustive: every two cancels, and loops in debug mode.
+other loops that it names. CI leaves out what is marked exhaustive, as every two cancels and loops in debug mode are.
 `--hypothesis-profile=thorough` looks at more examples; `soak` looks for hours, at new ones.
 """
 
