@@ -31,14 +31,14 @@ def assert_accounted(
     """Every ending of one kind is counted where it belongs, once the calls have settled.
 
     `outcomes` counts what callers saw, by the names of COUNTED_AS. `called` functions were called; so many calls
-    ended with a CancelledError and had not been called. So many readers were too late for their streams, if these
-    were idle before: then it is counted as timed out, and seen as what ended the reader.
+    ended with a CancelledError and had not been called. `late_readers` heard of something else than that their
+    streams had been idle: that is counted as timed out.
     """
     seen: Counter[str] = Counter()
     for outcome, number in outcomes.items():
         seen[COUNTED_AS[outcome]] += number
     assert (totals.completed, totals.failed) == (seen["completed"], seen["failed"]), (totals, outcomes)
-    assert 0 <= totals.timed_out - seen["timed_out"] <= late_readers, (totals, outcomes, late_readers)
+    assert totals.timed_out == seen["timed_out"] + late_readers, (totals, outcomes, late_readers)
     ended = totals.timed_out + totals.cancelled + totals.rejected
     assert ended == seen["timed_out"] + seen["cancelled"] + seen["rejected"], (totals, outcomes)
     # A cancel that meets a refusal before the caller has woken: counted as rejected, seen as the cancel.

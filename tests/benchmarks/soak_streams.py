@@ -37,7 +37,9 @@ async def read_stream(crowd: Crowd, kind: Kind, ticket: Ticket, **options: Any) 
             else:
                 await _read(crowd, stream, ending)
     except BaseException as error:
-        crowd.late_readers[kind] += idle is not None and not (isinstance(error, StreamClosed) and error.idle)
+        why = stream._reading._why
+        idled = isinstance(why, StreamClosed) and why.idle is not None
+        crowd.late_readers[kind] += idled and not (isinstance(error, StreamClosed) and error.idle is not None)
         raise
     if ending in ("left", "only started"):
         raise StreamClosed("a reader has left")
