@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from .call import Call, Extras
 from .core.checks import number, text_or_none, timeout
@@ -36,6 +36,9 @@ class CallOptions(TypedDict, total=False):
     preemptible: bool
 
 
+_KNOWN: Final = frozenset(CallOptions.__annotations__)
+
+
 def parse(call: Call, options: CallOptions, defaults: Settings, inside: Call | Scope | None) -> float:
     """Check the options and write what they say into the call; returns the seconds it may wait.
 
@@ -47,7 +50,7 @@ def parse(call: Call, options: CallOptions, defaults: Settings, inside: Call | S
     """
     refuse_unknown(options)
     scope = options_in_force(inside)
-    waits, runs = _bounds(call.kind, options, defaults, scope)
+    waits, runs = _bounds(call.interactive, options, defaults, scope)
     label, tenant = text_or_none("label", options.get("label")), text_or_none("tenant", options.get("tenant"))
     if tenant is None:
         tenant = tenant_in_force(inside)
@@ -80,8 +83,9 @@ def refuse_preemptible(options: CallOptions, where: str) -> None:
 
 def refuse_unknown(options: CallOptions) -> None:
     """Raise TypeError for an option that does not exist."""
-    if unknown := sorted(options.keys() - CallOptions.__annotations__.keys()):
-        close = get_close_matches(unknown[0], CallOptions.__annotations__, 1)
+    if not options.keys() <= _KNOWN:
+        unknown = sorted(options.keys() - _KNOWN)
+        close = get_close_matches(unknown[0], _KNOWN, 1)
         raise TypeError(
             f"unknown option {unknown[0]!r}{f', did you mean {close[0]!r}?' if close else ':'} a call takes "
             f"{', '.join(CallOptions.__annotations__)}; for keyword arguments of the function itself write a lambda"
@@ -105,15 +109,16 @@ def timeouts_in_force(scheduler: TrafficScheduler, kind: Kind | None = None, /) 
     Threads: any.
     """
     inside = around()
-    name = "interactive" if is_interactive(kind, inside) else "batch"
-    return _bounds(name, CallOptions(), scheduler._settings, options_in_force(inside))
+    return _bounds(is_interactive(kind, inside), CallOptions(), scheduler._settings, options_in_force(inside))
 
 
-def _bounds(kind: str, options: CallOptions, defaults: Settings, scope: Scope | None) -> tuple[float, float]:
+def _bounds(interactive: bool, options: CallOptions, defaults: Settings, scope: Scope | None) -> tuple[float, float]:
     """Seconds that a call may wait, and run: as it says, else the `traffic` block around, else the settings."""
     waits, runs = options.get("queue_timeout"), options.get("run_timeout")
     if waits is None and scope is not None:
         waits = scope.queue_timeout
-    waits = getattr(defaults, f"{kind}_queue_timeout") if waits is None else waits
-    runs = getattr(defaults, f"{kind}_run_timeout") if runs is None else runs
+    if waits is None:
+        waits = defaults.interactive_queue_timeout if interactive else defaults.batch_queue_timeout
+    if runs is None:
+        runs = defaults.interactive_run_timeout if interactive else defaults.batch_run_timeout
     return timeout("queue_timeout", waits), timeout("run_timeout", runs, above_zero=True)

@@ -70,7 +70,11 @@ def is_bulk(node: Call | Scope | None) -> bool:
 
 def tenant_in_force(node: Call | Scope | None) -> str | None:
     """Whose work the code here is: what the nearest call or `traffic` block around says that says it."""
-    return next((each.tenant for each in lineage(node) if each.tenant is not None), None)
+    while node is not None:
+        if (tenant := node.tenant) is not None:
+            return tenant
+        node = node.parent
+    return None
 
 
 def around() -> Call | Scope | None:

@@ -14,7 +14,7 @@ from .call import Call
 from .core.admission import GONE
 from .core.checks import number, text_or_none, timeout
 from .errors import SchedulerMisuse
-from .surroundings import Scope, active, around, leave_block, lineage
+from .surroundings import Scope, active, around, leave_block
 from .work import Kind, kind_name
 
 __all__ = [
@@ -125,7 +125,9 @@ def is_interactive(kind: Kind | None, inside: Call | Scope | None) -> bool:
 
 def options_in_force(inside: Call | Scope | None) -> Scope | None:
     """The nearest `traffic` block."""
-    return next((node for node in lineage(inside) if isinstance(node, Scope)), None)
+    while inside is not None and not isinstance(inside, Scope):
+        inside = inside.parent
+    return inside
 
 
 def living(inside: Call | Scope | None) -> Call | Scope | None:
@@ -146,4 +148,6 @@ def _without_gone(node: Call | Scope | None) -> Call | Scope | None:
 
 def living_call(node: Call | Scope | None) -> Call | None:
     """The nearest call around that has not ended."""
-    return next((each for each in lineage(node) if isinstance(each, Call) and each.state != GONE), None)
+    while node is not None and not (isinstance(node, Call) and node.state != GONE):
+        node = node.parent
+    return node

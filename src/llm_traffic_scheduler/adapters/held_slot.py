@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
-from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
-from llm_traffic_scheduler import CallAborted, QueueTimeout, RunTimeout, Slot, TrafficScheduler, current_slot
+from llm_traffic_scheduler import CallAborted, QueueTimeout, RunTimeout, Slot, TrafficScheduler
 
-from .http_words import Tokens
+from .body_account import BodyAccount
+from .http_rules import Response, Unsuccessful
+from .http_words import impatient
 
-__all__ = ["Body", "HeldSlot", "HeldStream", "SyncBody", "SyncHeldSlot", "SyncHeldStream", "Unsuccessful"]
+__all__ = ["Body", "HeldSlot", "HeldStream"]
 
 T = TypeVar("T")
-
-# Seconds that are not worth telling of: what a client needs to look at a few chunks.
-_THOUGHTLESS: Final = 0.001
 
 # A task that only the loop knows may be collected before it has run.
 _closing: Final[set[asyncio.Task[None]]] = set()
@@ -35,17 +33,6 @@ class Body(Protocol):
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
     async def aclose(self) -> None: ...
-
-
-class SyncBody(Protocol):
-    """A body of an HTTP response."""
-
-    def __iter__(self) -> Iterator[bytes]: ...
-    def close(self) -> None: ...
-
-
-class Unsuccessful(Exception):
-    """How a call ended whose response has an error status; nobody is shown it."""
 
 
 class _Inside:
@@ -74,22 +61,6 @@ class _Inside:
                     value, step = error, self._coroutine.throw
         finally:
             value = None  # an exception holds this frame, which would hold it
-
-
-def _impatient(error: QueueTimeout, patience: float) -> QueueTimeout:
-    """The refusal of a request whose client did not wait as long as `queue_timeout` allows."""
-    facts, taken, remedy = str(error).partition(" slots are taken: ")
-    if "queue_timeout" not in remedy:
-        facts = str(error)
-    elif taken:
-        facts += " slots are taken"
-    return QueueTimeout(
-        f"{facts}: the client's pool timeout of {patience:.3g} s ended the wait; "
-        "httpx.Timeout(..., pool=None) lets queue_timeout decide",
-        kind=error.kind,
-        waited=error.waited,
-        retry_after=error.retry_after,
-    )
 
 
 class HeldSlot:
@@ -125,7 +96,7 @@ class HeldSlot:
         except QueueTimeout as error:
             if held._patience is None:
                 raise
-            raise _impatient(error, held._patience) from None
+            raise impatient(error, held._patience) from None
         held.run_until += held.loop.time()
         return held
 
@@ -161,62 +132,32 @@ class HeldSlot:
             raise RunTimeout("the run_timeout in force ended the request: raise it, or ask for less") from None
 
 
-class _Account:
-    """What a body's bytes, and the time that nobody read it, say of its call."""
-
-    __slots__ = ("_missing", "_slot", "_tokens", "thought")
-
-    def __init__(self, slot: Slot, *, sse: bool, length: float) -> None:
-        self._missing = length  # bytes
-        self._slot = slot
-        self._tokens = Tokens() if sse else None
-        self.thought = 0.0  # seconds that the slot has not been told of
-
-    def came(self, chunk: bytes) -> None:
-        """The reader has these bytes."""
-        self._missing -= len(chunk)
-        if self._tokens is not None and self._tokens.feed(chunk) and self._slot.first_token_at is None:
-            self._tell_thought()
-            self._slot.first_token()
-
-    def unread(self) -> asyncio.CancelledError | None:
-        """How the call ends if its body is closed now: one that is not whole says nothing of how long it takes."""
-        whole = self._missing <= 0 or (self._tokens is not None and self._tokens.ended)
-        return None if whole else asyncio.CancelledError()
-
-    def close(self) -> None:
-        """The call is about to end."""
-        self._tell_thought()
-        if self._tokens is not None:
-            self._slot.tokens(self._tokens.count)
-
-    def _tell_thought(self) -> None:
-        if self.thought > _THOUGHTLESS:
-            self._slot.reader_away(self.thought)
-            self.thought = 0.0
-
-
 class HeldStream:
     """A response's body whose call ends with it: read, failed, closed, cancelled, or not read on for `idle` seconds.
 
     Whoever reads is not referred to, so that he can be collected; then `drop` is to be called.
     """
 
-    def __init__(
-        self,
-        body: Body,
-        held: HeldSlot,
-        *,
-        idle: float,
-        sse: bool,
-        length: float,
-        error: BaseException | None,
-    ) -> None:
-        self._body = body
-        self._chunks = aiter(body)
+    __slots__ = (
+        "_aborted",
+        "_account",
+        "_body",
+        "_chunks",
+        "_error",
+        "_held",
+        "_idle",
+        "_read_at",
+        "_reading",
+        "_timer",
+        "idled",
+    )
+
+    def __init__(self, response: Response, held: HeldSlot, idle: float, error: Unsuccessful | None) -> None:
+        self._body: Body = response.stream
+        self._chunks: AsyncIterator[bytes] = aiter(self._body)
         self._held = held
         self._error = error
-        self._account = _Account(held.slot, sse=sse, length=length)
+        self._account = BodyAccount(held.slot, response, searched=error is None)
         self._idle = idle
         self._reading = False
         self._read_at = held.loop.time()
@@ -325,106 +266,3 @@ class HeldStream:
         task = self._held.loop.create_task(close_quietly())
         _closing.add(task)
         task.add_done_callback(closed)
-
-
-class SyncHeldSlot:
-    """`HeldSlot` for a synchronous client, whose thread waits; `give_back` may be called from any thread.
-
-    A thread cannot be cancelled, so no run timeout ends it.
-    """
-
-    __slots__ = ("_block", "_context", "slot")
-
-    _block: Any  # of slot_from_thread(); None: it has been left
-
-    def __init__(self, scheduler: TrafficScheduler, patience: float) -> None:
-        queue_timeout, _ = scheduler.timeouts_in_force()
-        self._context = copy_context()
-        block: Any = scheduler.slot_from_thread(queue_timeout=min(queue_timeout, patience), run_timeout=math.inf)
-        try:
-            self._context.run(block.__enter__)
-        except QueueTimeout as error:
-            if queue_timeout <= patience:
-                raise
-            raise _impatient(error, patience) from None
-        self._block = block
-        slot = self._context.run(current_slot)
-        assert slot is not None
-        self.slot = slot
-
-    def give_back(self, error: BaseException | None = None) -> None:
-        """The call has ended, with `error` if it failed. Only the first time counts."""
-        block, self._block = self._block, None
-        if block is not None:
-            self._context.run(block.__exit__, None if error is None else type(error), error, None)
-
-    def let_go(self) -> None:
-        """`give_back` for a call that nobody has any more: the loop is told, and not waited for."""
-        block, self._block = self._block, None
-        if block is not None:
-            self._context.run(block.leave, asyncio.CancelledError())
-
-    @property
-    def over(self) -> bool:
-        """The slot has been given back."""
-        return self._block is None
-
-
-class SyncHeldStream:
-    """A response's body whose call ends with it: read, failed or closed."""
-
-    def __init__(
-        self, body: SyncBody, held: SyncHeldSlot, *, sse: bool, length: float, error: BaseException | None
-    ) -> None:
-        self._body = body
-        self._chunks = iter(body)
-        self._held = held
-        self._error = error
-        self._account = _Account(held.slot, sse=sse, length=length)
-        self._read_at = monotonic()
-
-    def read(self) -> bytes:
-        """The next bytes; StopIteration when there are no more."""
-        self._account.thought += monotonic() - self._read_at
-        try:
-            chunk = next(self._chunks)
-            self._read_at = monotonic()
-            self._account.came(chunk)
-        except StopIteration:
-            self._end(self._error)
-            raise
-        except BaseException as error:
-            self._end(error)
-            raise
-        return chunk
-
-    def close(self) -> None:
-        """Close the body, then the call."""
-        self._account.thought += monotonic() - self._read_at
-        try:
-            self._body.close()
-        finally:
-            self._end(self._error or self._account.unread())
-
-    @property
-    def over(self) -> bool:
-        """The slot has been given back."""
-        return self._held.over
-
-    def drop(self) -> None:
-        """Nobody has the body any more; called from whatever code the collector interrupts.
-
-        That may hold a lock that the loop waits for, so the loop is not waited for.
-        """
-        with suppress(Exception):
-            try:
-                self._account.close()
-            finally:
-                self._held.let_go()
-
-    def _end(self, error: BaseException | None) -> None:
-        try:
-            if not self.over:
-                self._account.close()
-        finally:
-            self._held.give_back(error)

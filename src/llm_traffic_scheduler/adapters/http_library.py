@@ -13,8 +13,9 @@ from typing import Any, Final, Self
 
 from llm_traffic_scheduler import Rejected, RunTimeout, SchedulerMisuse
 
-from .held_slot import HeldStream, SyncHeldStream
+from .held_slot import HeldStream
 from .http_words import refusal_body, refusal_headers
+from .sync_held_slot import SyncHeldStream
 
 __all__ = ["Library", "library_of"]
 

@@ -12,15 +12,20 @@ from collections.abc import Callable, Mapping
 from email.utils import mktime_tz, parsedate_tz
 from typing import Final
 
-from llm_traffic_scheduler import Rejected
+from llm_traffic_scheduler import QueueTimeout, Rejected
 
-__all__ = ["Tokens", "body_length", "is_event_stream", "refusal_body", "refusal_headers", "retry_after"]
+__all__ = ["Tokens", "body_of", "impatient", "refusal_body", "refusal_headers", "retry_after"]
 
 # An event that has not ended after so many bytes is nothing that starts with a token.
 _LONGEST_EVENT: Final = 1 << 20
 
 # A server that says it has sent more is not to be believed; no float can hold what a hostile one may say.
 _MOST_TOKENS: Final = 1 << 40
+
+# What need not be parsed: a chat completion's chunk with text in it, and one without usage. Inside of a JSON string
+# these quotes would have backslashes before them.
+_NO_USAGE: Final = re.compile(rb'"usage": ?null')
+_SAYS: Final = re.compile(rb'"delta": ?\{"content": ?"[^"]')
 
 # How Anthropic's messages end, and OpenAI's responses; OpenAI's chat completions end with "[DONE]", which is no event.
 _LAST: Final = re.compile(rb"message_stop|response\.(?:completed|incomplete|failed)")
@@ -85,8 +90,11 @@ class Tokens:
     def _read(self, line: bytes) -> None:
         if line.startswith(b"data:"):
             named, self._named = self._named, False
-            has_usage, may_end = b"usage" in line, _LAST.search(line) is not None
-            if named or has_usage or may_end or b"delta" in line:
+            has_usage = b"usage" in line and _NO_USAGE.search(line) is None
+            may_end = _LAST.search(line) is not None
+            if not (has_usage or may_end) and (named or _SAYS.search(line) is not None):
+                self._events += 1  # without a look into it
+            elif has_usage or may_end or b"delta" in line:
                 event = _object(line[5:])
                 self._events += _carries_a_token(event, named)
                 if has_usage:
@@ -137,24 +145,19 @@ def _whole(number: object) -> int:
     return number if believable else 0  # type: ignore[return-value]
 
 
-def is_event_stream(headers: Mapping[str, str]) -> bool:
-    """Whether the body can be searched for a first token. One that is compressed cannot."""
-    return _has_events(headers) and headers.get("content-encoding", "identity") == "identity"
+def body_of(headers: Mapping[str, str]) -> tuple[bool, float]:
+    """Whether a body can be searched for a first token, and the bytes, as they are sent, after which it is whole.
 
-
-def _has_events(headers: Mapping[str, str]) -> bool:
-    return headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
-
-
-def body_length(headers: Mapping[str, str]) -> float:
-    """Bytes as they are sent after which the body is whole, infinity where only its end tells.
-
-    0 for a compressed stream of events: clients leave it with its last event, which cannot be seen.
+    Searched are streams of events, but none that is compressed. Infinity: only its end tells. 0 for a compressed
+    stream of unknown length: clients leave it with its last event, which cannot be seen.
     """
     value = headers.get("content-length", "")
-    if value.isascii() and value.isdigit() and len(value) < 20:
-        return int(value)
-    return 0 if _has_events(headers) and not is_event_stream(headers) else math.inf
+    length = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else math.inf
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "text/event-stream":
+        return False, length
+    if headers.get("content-encoding", "identity") == "identity":
+        return True, length
+    return False, 0 if length == math.inf else length
 
 
 def retry_after(headers: Mapping[str, str], wall_clock: Callable[[], float]) -> float | None:
@@ -189,3 +192,19 @@ def refusal_body(error: Rejected) -> bytes:
     """Body of a 503, in the shape of both APIs' errors."""
     detail = {"type": "overloaded_error", "code": type(error).__name__, "message": str(error), "param": None}
     return json.dumps({"type": "error", "error": detail}).encode()
+
+
+def impatient(error: QueueTimeout, patience: float) -> QueueTimeout:
+    """The refusal of a request whose client did not wait as long as `queue_timeout` allows."""
+    facts, taken, remedy = str(error).partition(" slots are taken: ")
+    if "queue_timeout" not in remedy:
+        facts = str(error)
+    elif taken:
+        facts += " slots are taken"
+    return QueueTimeout(
+        f"{facts}: the client's pool timeout of {patience:.3g} s ended the wait; "
+        "httpx.Timeout(..., pool=None) lets queue_timeout decide",
+        kind=error.kind,
+        waited=error.waited,
+        retry_after=error.retry_after,
+    )

@@ -14,26 +14,26 @@ that calls the SDK, or a framework that does, need not be touched.
 from __future__ import annotations
 
 import math
-import time
-import warnings
-from collections.abc import Callable, Collection, Mapping, MutableMapping
-from contextlib import suppress
+from collections.abc import Collection
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
-from llm_traffic_scheduler import (
-    ConfigError,
-    Rejected,
-    RunTimeout,
-    SchedulerMisuse,
-    Slot,
-    TrafficScheduler,
-    kind_in_force,
-)
+from llm_traffic_scheduler import ConfigError, Rejected, RunTimeout, SchedulerMisuse, TrafficScheduler
 
-from .held_slot import HeldSlot, HeldStream, SyncHeldSlot, SyncHeldStream, Unsuccessful
+from .held_slot import HeldSlot, HeldStream
 from .http_library import library_of
-from .http_words import body_length, is_event_stream, retry_after
+from .http_rules import (
+    IDLE_TIMEOUT,
+    OnReject,
+    Request,
+    Response,
+    Rules,
+    Select,
+    failure_of,
+    idle_seconds,
+    pool_timeout,
+)
+from .sync_httpx import SyncSchedulingTransport, SyncTransport
 
 __all__ = [
     "AsyncTransport",
@@ -46,47 +46,12 @@ __all__ = [
 ]
 
 
-class Request(Protocol):
-    """What is needed of `httpx.Request` and `httpx2.Request`."""
-
-    method: str
-    extensions: MutableMapping[str, Any]
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-
-class Response(Protocol):
-    """What is needed of `httpx.Response` and `httpx2.Response`."""
-
-    status_code: int
-    is_closed: bool
-    stream: Any
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-
 @runtime_checkable
 class AsyncTransport(Protocol):
     """`httpx.AsyncBaseTransport` and its like."""
 
     async def handle_async_request(self, request: Any) -> Any: ...
     async def aclose(self) -> None: ...
-
-
-@runtime_checkable
-class SyncTransport(Protocol):
-    """`httpx.BaseTransport` and its like."""
-
-    def handle_request(self, request: Any) -> Any: ...
-    def close(self) -> None: ...
-
-
-Select = Callable[[Any], TrafficScheduler | None]
-OnReject = Literal["response", "raise"]
-
-_IDLE_TIMEOUT: Final = 60.0
 
 
 def schedule_client(
@@ -96,7 +61,7 @@ def schedule_client(
     select: Select | None = None,
     methods: Collection[str] = ("POST",),
     on_reject: OnReject = "response",
-    idle_timeout: float | None = _IDLE_TIMEOUT,
+    idle_timeout: float | None = IDLE_TIMEOUT,
 ) -> None:
     """Let every request of a client take a slot of the kind in force, in place; its pool and its limits stay.
 
@@ -124,7 +89,7 @@ def schedule_client(
     way: type[SchedulingTransport | SyncSchedulingTransport] = SyncSchedulingTransport
     if hasattr(inner, "aclose"):
         way, options = SchedulingTransport, {**options, "idle_timeout": idle_timeout}
-    elif _check_idle(idle_timeout) not in (_IDLE_TIMEOUT, math.inf):
+    elif idle_seconds(idle_timeout) not in (IDLE_TIMEOUT, math.inf):
         raise ConfigError(f"idle_timeout is for async clients, got {idle_timeout!r} for a {type(client).__name__}")
     mounts: dict[Any, Any] = inner._mounts
     wrapped: dict[int, Any] = {}
@@ -136,46 +101,6 @@ def schedule_client(
         wrapped[id(transport)] = way(transport, scheduler, **options)
     inner._transport = wrapped[id(inner._transport)]
     inner._mounts = {pattern: wrapped.get(id(transport)) for pattern, transport in mounts.items()}
-
-
-class _Rules:
-    """Which requests are scheduled, by whom, and what a refusal looks like."""
-
-    def __init__(
-        self,
-        scheduler: TrafficScheduler | None,
-        select: Select | None,
-        methods: Collection[str],
-        on_reject: OnReject,
-    ) -> None:
-        if scheduler is None and select is None:
-            raise ConfigError("scheduler must be a TrafficScheduler where there is no select, got None")
-        if isinstance(methods, str):
-            raise ConfigError(f'methods must be a collection such as ("POST",), got {methods!r}')
-        if on_reject not in ("response", "raise"):
-            raise ConfigError(f'on_reject must be "response" or "raise", got {on_reject!r}')
-        self._scheduler = scheduler
-        self._select = select
-        self._methods = frozenset(method.upper() for method in methods)
-        self._warned = False
-        self.raises = on_reject == "raise"
-
-    def scheduler_for(self, request: Request) -> TrafficScheduler | None:
-        """Whose slot the request takes; None lets it pass."""
-        if request.method not in self._methods:
-            return None
-        scheduler = self._scheduler if self._select is None else self._select(request)
-        if scheduler is None or kind_in_force() is not None:
-            return scheduler
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"a {request.method} request passed scheduler {scheduler.name!r} by, and so will others: no kind is in "
-                'force here; write `with traffic("interactive"): ...` around the code that calls the client',
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return None
 
 
 class SchedulingTransport:
@@ -204,13 +129,13 @@ class SchedulingTransport:
         select: Select | None = None,
         methods: Collection[str] = ("POST",),
         on_reject: OnReject = "response",
-        idle_timeout: float | None = _IDLE_TIMEOUT,
+        idle_timeout: float | None = IDLE_TIMEOUT,
     ) -> None:
         if not isinstance(transport, AsyncTransport):
             raise SchedulerMisuse(f"SchedulingTransport takes an async transport, got {type(transport).__name__}")
         self._transport: Any = transport
-        self._rules = _Rules(scheduler, select, methods, on_reject)
-        self._idle = _check_idle(idle_timeout)
+        self._rules = Rules(scheduler, select, methods, on_reject)
+        self._idle = idle_seconds(idle_timeout)
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send one request, in a slot."""
@@ -219,18 +144,16 @@ class SchedulingTransport:
             return await self._transport.handle_async_request(request)
         library = library_of(request)
         try:
-            held = await HeldSlot.take(scheduler, _pool_timeout(request))
+            held = await HeldSlot.take(scheduler, pool_timeout(request))
         except Rejected as error:
             if self._rules.raises:
                 raise
             return library.refusal(request, error)
         try:
             response: Response = await held.bounded(self._transport.handle_async_request(request))
-            failure, sse = _look_at(response, held.slot)
+            failure = failure_of(response, held.slot)
             if not response.is_closed:
-                length = body_length(response.headers)
-                stream = HeldStream(response.stream, held, idle=self._idle, sse=sse, length=length, error=failure)
-                response.stream = library.body(stream)
+                response.stream = library.body(HeldStream(response, held, self._idle, failure))
                 return response
         except RunTimeout as error:
             held.give_back(error)
@@ -261,73 +184,6 @@ class SchedulingTransport:
         return f"<SchedulingTransport around {self._transport!r}>"
 
 
-class SyncSchedulingTransport:
-    """`SchedulingTransport` for synchronous clients, in threads other than the scheduler's loop's own.
-
-    The loop must be running. No `run_timeout` ends a request, and no `idle_timeout`: a thread cannot be stopped.
-    Raises, from a request: SchedulerMisuse, as `slot_from_thread`.
-    """
-
-    def __init__(
-        self,
-        transport: SyncTransport,
-        scheduler: TrafficScheduler | None = None,
-        *,
-        select: Select | None = None,
-        methods: Collection[str] = ("POST",),
-        on_reject: OnReject = "response",
-    ) -> None:
-        if not isinstance(transport, SyncTransport):
-            raise SchedulerMisuse(f"SyncSchedulingTransport takes a transport, got {type(transport).__name__}")
-        self._transport: Any = transport
-        self._rules = _Rules(scheduler, select, methods, on_reject)
-
-    def handle_request(self, request: Any) -> Any:
-        """Send one request, in a slot."""
-        scheduler = self._rules.scheduler_for(request)
-        if scheduler is None:
-            return self._transport.handle_request(request)
-        library = library_of(request)
-        try:
-            held = SyncHeldSlot(scheduler, _pool_timeout(request))
-        except Rejected as error:
-            if self._rules.raises:
-                raise
-            return library.refusal(request, error)
-        try:
-            response: Response = self._transport.handle_request(request)
-            failure, sse = _look_at(response, held.slot)
-            if not response.is_closed:
-                length = body_length(response.headers)
-                stream = SyncHeldStream(response.stream, held, sse=sse, length=length, error=failure)
-                response.stream = library.sync_body(stream)
-                return response
-        except BaseException as error:
-            held.give_back(error)
-            raise
-        held.give_back(failure)
-        return response
-
-    def close(self) -> None:
-        """Close the transport inside."""
-        self._transport.close()
-
-    def __enter__(self) -> Self:
-        self._transport.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self._transport.__exit__(exc_type, error, traceback)
-
-    def __repr__(self) -> str:
-        return f"<SyncSchedulingTransport around {self._transport!r}>"
-
-
 def _http_client(client: object) -> Any:
     """The client of httpx or httpx2 that `client` is, or that it is built on."""
     inner: Any = client
@@ -339,30 +195,3 @@ def _http_client(client: object) -> Any:
                 f"one, got {type(client).__name__}: put a SchedulingTransport around its transport yourself"
             )
     return inner
-
-
-def _check_idle(idle_timeout: object) -> float:
-    """Seconds, infinity for None; ConfigError for what is no number of them that a clock could count."""
-    if idle_timeout is None:
-        return math.inf
-    seconds = math.nan
-    if isinstance(idle_timeout, int | float) and not isinstance(idle_timeout, bool):
-        with suppress(OverflowError):
-            seconds = float(idle_timeout)
-    if not seconds > 0:
-        raise ConfigError(f"idle_timeout must be a number of seconds above 0 or None, got {idle_timeout!r}")
-    return seconds
-
-
-def _pool_timeout(request: Request) -> float:
-    pool = request.extensions.get("timeout", {}).get("pool")
-    return math.inf if pool is None else float(pool)
-
-
-def _look_at(response: Response, slot: Slot) -> tuple[Unsuccessful | None, bool]:
-    """How the call ends if nothing else happens to it, and whether its body is to be searched for a first token."""
-    if response.status_code < 400:
-        return None, is_event_stream(response.headers)
-    if response.status_code == 429:
-        slot.throttled(retry_after(response.headers, time.time))
-    return Unsuccessful(f"status {response.status_code}"), False

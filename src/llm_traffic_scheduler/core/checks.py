@@ -40,6 +40,8 @@ def timeout(name: str, value: object, *, above_zero: bool = False) -> float:
     """`value` as seconds, infinity for None; ConfigError for anything that is no number."""
     if value is None:
         return math.inf
+    if type(value) is float and value > 0:  # the usual case
+        return value
     if math.isnan(as_float := _as_float(value)):
         raise ConfigError(f"{name} must be a number of seconds or None, got {value!r}")
     if above_zero and not as_float > 0:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from llm_traffic_scheduler import QueueFull
 from llm_traffic_scheduler.adapters.http_words import (
     Tokens,
-    is_event_stream,
+    body_of,
     refusal_body,
     refusal_headers,
     retry_after,
@@ -104,6 +104,36 @@ def test_usage_goes_before_the_number_of_events_and_is_at_least_that(said: dict[
     assert tokens.count == count
 
 
+SPELLED: list[tuple[str, str]] = [(", ", ": "), (",", ":"), (" , ", " : ")]
+
+
+@pytest.mark.parametrize("usage", [None, {"completion_tokens": 7}])
+@pytest.mark.parametrize("spelled", SPELLED)
+@given(st.text())
+def test_a_chunk_counts_alike_however_it_is_spelled(
+    spelled: tuple[str, str], usage: dict[str, int] | None, text: str
+) -> None:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    event = json.dumps({"choices": [choice], "usage": usage}, separators=spelled)
+    tokens = Tokens()
+
+    said = tokens.feed(b"data: " + event.encode() + b"\n\n")
+
+    assert said == (text != "")
+    assert tokens.count == (7 if usage else said)
+
+
+def test_a_chunk_that_is_quoted_in_a_text_is_none() -> None:
+    tokens = Tokens()
+    quoted = json.dumps(WORD.decode())
+
+    said = tokens.feed(
+        b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}], "note": %b}\n\n' % quoted.encode()
+    )
+
+    assert not said
+
+
 def test_of_several_usages_the_last_counts() -> None:
     tokens = Tokens()
 
@@ -150,10 +180,10 @@ def test_a_line_without_an_end_is_given_up_on_and_nothing_is_counted() -> None:
 
 
 def test_a_compressed_stream_or_a_document_is_not_searched() -> None:
-    assert is_event_stream({"content-type": "text/event-stream; charset=utf-8"})
-    assert not is_event_stream({"content-type": "text/event-stream", "content-encoding": "gzip"})
-    assert not is_event_stream({"content-type": "application/json"})
-    assert not is_event_stream({})
+    assert body_of({"content-type": "text/event-stream; charset=utf-8"}) == (True, math.inf)
+    assert body_of({"content-type": "text/event-stream", "content-encoding": "gzip"}) == (False, 0)
+    assert body_of({"content-type": "application/json", "content-length": "17"}) == (False, 17)
+    assert body_of({}) == (False, math.inf)
 
 
 @pytest.mark.parametrize(

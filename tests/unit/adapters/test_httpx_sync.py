@@ -64,7 +64,7 @@ async def test_a_synchronous_stream_tells_its_tokens_and_nothing_of_its_readers_
     scheduler = make_scheduler(policy=(law := Heard()))
     await scheduler.drain()
     looks = itertools.count(1 if slow == "reader" else 0)  # a read begins with every second one
-    monkeypatch.setattr("llm_traffic_scheduler.adapters.held_slot.monotonic", lambda: next(looks) // 2 * 90)
+    monkeypatch.setattr("llm_traffic_scheduler.adapters.sync_held_slot.monotonic", lambda: next(looks) // 2 * 90)
 
     class Stream(library.SyncByteStream):  # type: ignore[misc]
         def __iter__(self) -> Iterator[bytes]:
