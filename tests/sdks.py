@@ -31,7 +31,6 @@ from tests.llm_server import LLMServer, llm_server  # noqa: E402
 
 __all__ = [
     "MESSAGES",
-    "SDKS",
     "TEXT",
     "Anthropic",
     "LLMServer",
@@ -111,9 +110,6 @@ class Story:
 
     def outcomes(self) -> list[str]:
         return [event.outcome for event in self.ends()]
-
-
-SDKS = (OpenAI, Anthropic)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,19 +12,13 @@ import pytest
 from llm_traffic_scheduler import Ended, TrafficScheduler, traffic
 from llm_traffic_scheduler.adapters.httpx import schedule_client
 from tests.heard import Heard
-from tests.sdks import TEXT, LLMServer, httpx2, llm_server, openai
+from tests.sdks import TEXT, LLMServer, httpx2, openai
 from tests.support import account, hold, make_scheduler, settle
 
 # To import LangChain takes longer than all that is done with it here, so it is imported only where it is used.
 pytestmark = [pytest.mark.asyncio(loop_factories=["real"]), pytest.mark.slow]
 
 QUESTION = "why is the sky blue?"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LLMServer]:
-    with llm_server() as running:
-        yield running
 
 
 @pytest.fixture

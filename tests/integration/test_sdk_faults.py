@@ -6,28 +6,15 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
 from llm_traffic_scheduler import Ended, traffic
-from tests.sdks import SDKS, TEXT, LLMServer, llm_server, passes, tell
+from tests.sdks import TEXT, passes
 from tests.support import hold
 
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LLMServer]:
-    with llm_server() as running:
-        yield running
-
-
-@pytest.fixture(params=SDKS)
-def story(request: pytest.FixtureRequest, server: LLMServer) -> Any:
-    """`async with story(**settings of the client) as told: ...`, in interactive traffic."""
-    return partial(tell, request.param, server)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,33 +15,18 @@ from llm_traffic_scheduler.adapters.asgi import TrafficMiddleware
 from llm_traffic_scheduler.adapters.httpx import schedule_client
 from tests.sdks import (
     MESSAGES,
-    SDKS,
     TEXT,
     Anthropic,
     LLMServer,
     OpenAI,
     httpx2,
-    llm_server,
     lose,
     openai,
     passes,
-    tell,
 )
 from tests.support import account, hold, make_scheduler
 
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LLMServer]:
-    with llm_server() as running:
-        yield running
-
-
-@pytest.fixture(params=SDKS)
-def story(request: pytest.FixtureRequest, server: LLMServer) -> Any:
-    """`async with story(**settings of the client) as told: ...`, in interactive traffic."""
-    return partial(tell, request.param, server)
 
 
 @pytest.fixture(params=["gc", "no gc"])
