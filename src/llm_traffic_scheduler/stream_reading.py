@@ -22,7 +22,8 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Generic, TypeVar
 
-from .call import Call, Verdict, running_task
+from . import stream_unread
+from .call import Call, Verdict
 from .core.admission import GONE, QUEUED, RUNNING
 from .errors import SchedulerError, SchedulerMisuse, StreamClosed
 from .refusals import refusal
@@ -329,94 +330,13 @@ class Reading(Generic[T]):
                 self._why = _ended_with(call.overruled())
             raise call.overruled() from error
 
-    # Ending without a reader
-
-    def interrupted(self) -> None:
-        """`close()` of the scheduler has lost patience while nobody waits for an item."""
-        if self._call is not None and not self._busy:
-            self._doom(self._call.overruled())
-
-    def _doom(self, why: SchedulerError) -> None:
-        """Refuse to be read from here on, and close the source in the loop's next pass."""
-        if self._why is None and self._loop is not None:
-            self._why = why
-            self._loop.call_soon(self._end_alone, why, context=Context())
-
-    def _end_alone(self, why: SchedulerError) -> None:
-        if self._over or self._busy or self._loop is None:
-            return
-        self._why = self._why or why
-        self._busy = self._ending = True
-        # Not `create_task(context=...)`, which a task factory need not know.
-        self._closer = Context().run(self._loop.create_task, self._wind_up_alone(self._why))
-        self._closer.add_done_callback(self._closed_alone, context=Context())
-
-    def _closed_alone(self, closer: asyncio.Task[None]) -> None:
-        if self._busy and self._reader is None and self._why is not None:
-            # Whoever cancels all tasks, as `asyncio.run` does in the end, has cancelled it before its first step.
-            self._busy = self._ending = False
-            self._end_alone(self._why)
-
-    async def _wind_up_alone(self, why: SchedulerError) -> None:
-        try:
-            await self._wind_up(why)
-        except (asyncio.CancelledError, SchedulerError):
-            pass  # by close() of the scheduler, or by the loop's end
-        except Exception as error:
-            why.__cause__ = error
-            get_running_loop().call_exception_handler(
-                {"message": f"the source of a stream raised as it was closed: {why}", "exception": error}
-            )
-
-    def _arm(self, due: float) -> None:
-        if due < math.inf and self._loop is not None:
-            self._due = due
-            self._timer = self._loop.call_at(due, self._look_idle, context=Context())
-
-    def _look_idle(self) -> None:
-        """One timer for many items: it looks whether somebody has asked for one since it was armed."""
-        self._timer = None
-        if self._over or self._left_at is None:
-            return
-        if (due := self._left_at + self._idle_timeout) > self._due:
-            self._arm(due)
-            return
-        idle = self._idle_timeout
-        self._doom(
-            StreamClosed(
-                f"nobody asked the stream for an item for {idle:.3g} s, so it was closed: read it faster, raise "
-                "idle_timeout, or close it when you have had enough",
-                idle=idle,
-            )
-        )
-
-    def forsake(self) -> bool:
-        """Its handle is garbage. True if the stream was still open. Threads: any."""
-        if self._over or not self._started or self._ending or (self._why is not None and not self._busy):
-            return False
-        self._post_end()
-        return True
-
-    def _leave_behind(self, call: Call | None) -> None:
-        """The reader's coroutine was closed while it waited, by the garbage collector maybe, in any thread."""
-        if call is not None and call.task is not None and call.task is not running_task():
-            call.task = None
-        self._post_end()
-
-    def _post_end(self) -> None:
-        why = StreamClosed("the stream was dropped before its end: start another")
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed, and the call has ended with it
-                self._loop.call_soon_threadsafe(self._end_alone, why, context=Context())
-
-    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
-        """Event loops close the generators that they know of when they end. This one closes the stream."""
-        try:
-            yield
-        finally:
-            self._guard = None
-            if not self._over:
-                await self.close()
+    # Ending without a reader: in a room of its own.
+    interrupted = stream_unread.interrupted
+    forsake = stream_unread.forsake
+    _arm = stream_unread.arm
+    _doom = stream_unread.doom
+    _leave_behind = stream_unread.leave_behind
+    _until_the_loop_ends = stream_unread.until_the_loop_ends
 
 
 def _ended_with(error: BaseException) -> StreamClosed:

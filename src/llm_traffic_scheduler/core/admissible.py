@@ -1,4 +1,4 @@
-"""What admission works with: calls as it sees them, the batch limit it asks, the bounds in force.
+"""What admission works with: calls and their states as it sees them, the batch limit it asks, the bounds in force.
 
 Floor: ground.
 """
@@ -7,9 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-__all__ = ["Admissible", "Aside", "BatchLimit", "CallT", "Limits"]
+__all__ = [
+    "AWAY",
+    "GONE",
+    "LENT_ON",
+    "QUEUED",
+    "RUNNING",
+    "Admissible",
+    "Aside",
+    "BatchLimit",
+    "CallT",
+    "Limits",
+]
+
+QUEUED: Final = 0
+RUNNING: Final = 1
+GONE: Final = 2
+LENT_ON: Final = 3  # has ended, but another call still uses its slot
+AWAY: Final = 4  # has started, has given its slot up for a while, and does not wait for one
 
 
 class Admissible(Protocol):

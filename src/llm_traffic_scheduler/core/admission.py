@@ -12,20 +12,15 @@ from __future__ import annotations
 import math
 from typing import Final, Generic
 
-from . import presence
-from .admissible import Admissible, Aside, BatchLimit, CallT, Limits
+from . import invariants, presence, stepping_aside
+from .admissible import AWAY, GONE, LENT_ON, QUEUED, RUNNING, Admissible, Aside, BatchLimit, CallT, Limits
 from .arrival_order import ArrivalOrder
-from .fair_queue import AnyQueue, FairQueue, RunningItems
+from .fair_queue import AnyQueue, FairQueue
 from .priority_queue import PriorityQueue
+from .running_items import RunningItems
 from .running_tenants import RunningTenants
 
 __all__ = ["AWAY", "GONE", "LENT_ON", "QUEUED", "RUNNING", "Admissible", "Admission", "BatchLimit", "Limits"]
-
-QUEUED: Final = 0
-RUNNING: Final = 1
-GONE: Final = 2
-LENT_ON: Final = 3  # has ended, but another call still uses its slot
-AWAY: Final = 4  # has started, has given its slot up for a while, and does not wait for one
 
 _NEVER: Final = math.inf
 
@@ -202,40 +197,6 @@ class Admission(Generic[CallT]):
         call.state = GONE
         return self.interactive_queue.size + self.batch_queue.size
 
-    def give_up(self, call: CallT) -> None:
-        """Take back the slot of a call that goes on without one for a while."""
-        running = self.interactive_running if call.interactive else self.batch_running
-        if isinstance(running, RunningItems):
-            running.set_aside(call)
-        else:
-            del running[call]
-        call.state = AWAY
-        self.away[call] = None
-
-    def keep_away(self, call: CallT) -> None:
-        """A call that is lent a slot gives it up, or one that waits again is lent one: it is away from now on."""
-        self.away[call] = None
-        if isinstance(queue := self._queue(call.interactive), FairQueue):
-            queue.set_aside(call)
-
-    def come_back(self, call: CallT, now: float) -> None:
-        """A call that gave its slot up waits for one again, in its old place and for as long as it takes."""
-        del self.away[call]
-        call.queued_at, call.deadline, call.state = now, _NEVER, QUEUED
-        self.aside[call] = False
-        queue = self._queue(call.interactive)
-        if not queue.size and not call.interactive:
-            self._waiting_since = now
-        if not queue.push(call, call.priority, call.number):
-            self._stragglers(call.interactive).appendleft(call)  # where `up_to_newcomer` looks
-
-    def leave(self, call: CallT) -> None:
-        """A call that gave its slot up ends without one."""
-        del self.away[call]
-        if isinstance(queue := self._queue(call.interactive), FairQueue):
-            queue.ended(call)
-        call.state = GONE
-
     def expire(self, now: float) -> list[CallT]:
         """Withdraw and return the calls whose time to wait is over, earliest deadline first."""
         expired: list[CallT] = []
@@ -339,12 +300,18 @@ class Admission(Generic[CallT]):
             due = min(due, self._limiter.next_look(now))
         return due
 
-    # Who is there, and for how long: in a room of its own.
+    # Further rooms: who goes without a slot for a while; who is there, and for how long; what always holds.
+    give_up = stepping_aside.give_up
+    keep_away = stepping_aside.keep_away
+    come_back = stepping_aside.come_back
+    leave = stepping_aside.leave
     oldest_wait = presence.oldest_wait
     oldest_unfinished = presence.oldest_unfinished
     unfinished = presence.unfinished
     waiting = presence.waiting
     calls = presence.calls
+    check = invariants.check
+    check_conserving = invariants.check_conserving
 
     # How it is decided
 
@@ -369,33 +336,3 @@ class Admission(Generic[CallT]):
             and now - max(self._last_batch_start, self._waiting_since) >= timeout
             and self._batch_allowed(now)
         )
-
-    def check(self) -> None:
-        """Assert every invariant but work conservation, which needs `now`; for tests."""
-        for queue in (self.interactive_queue, self.batch_queue, self._deadlines):
-            queue.check()
-        assert self.timed or not self._deadlines
-        held_back = (
-            self.batch_queue.ready and self.running < self._cap and len(self.batch_running) < self._batch_ceiling
-        )
-        assert self.timed or not held_back
-        assert len(self.batch_running) <= max(self.limits.batch_max, self.running)
-        assert all(call.state in (RUNNING, LENT_ON) and call.interactive for call in self.interactive_running)
-        assert all(call.state in (RUNNING, LENT_ON) and not call.interactive for call in self.batch_running)
-        assert all(call.state in (AWAY, RUNNING, LENT_ON) for call in self.away)
-        waiting = [*self.interactive_queue, *self.batch_queue]
-        assert all(call.state == QUEUED for call in waiting)
-        assert set(self.aside) <= set(waiting)
-        kinds = [(call.interactive, nested) for call, nested in self.aside.items()]
-        assert all(self.aside.number(*kind) == kinds.count(kind) for kind in self.aside._numbers)
-        assert len(self._deadlines) == sum(call.deadline < math.inf for call in waiting)
-        for interactive, queue in ((True, self.interactive_queue), (False, self.batch_queue)):
-            stragglers = self._stragglers(interactive)
-            assert {*queue.in_run(), *stragglers.live()} == set(queue)
-            assert len(stragglers) <= 2 * len(queue) + 1
-
-    def check_conserving(self, now: float) -> None:
-        """Assert that no call that may run is waiting; for tests, after `expire` and `fill`."""
-        free = self.running < self.limits.max_concurrency
-        assert not (free and self.interactive_queue.ready and "interactive" not in self.paused)
-        assert not (free and self.batch_queue.ready and self._batch_allowed(now))

@@ -24,16 +24,13 @@ from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from .priority_queue import PriorityQueue
 from .running_tenants import RunningTenants
+from .tenant_accounts import NO_TAG, Account, Entry, Level, Line, Tag
 
-__all__ = ["AnyQueue", "FairQueue", "RunningItems", "Tenanted"]
+__all__ = ["AnyQueue", "FairQueue", "Tenanted"]
 
 _SLACK: Final = 64  # keys that may have left a dict before it is worth building anew
 
-_Tag: TypeAlias = tuple[int, bool, int]  # round, whether served in the one before, which tag it is in all
-_Entry: TypeAlias = tuple[float, int, bool, int, int]  # priority, tag, number
-
-_NO_TAG: Final = (1, False, 0)
-_NOTHING: Final = (None, _NO_TAG, False)
+_NOTHING: Final = (None, NO_TAG, False)
 
 
 class Tenanted(Protocol):
@@ -48,51 +45,6 @@ class Tenanted(Protocol):
 
 
 ItemT = TypeVar("ItemT", bound=Tenanted)
-
-
-class _Level:
-    """One priority: its virtual time, and how many tenants have something queued or charged there."""
-
-    __slots__ = ("members", "round")
-
-    def __init__(self) -> None:
-        self.round = self.members = 0
-
-
-class _Account:
-    """One tenant at one priority. Goes when it has nothing queued and nothing charged, and what it had with it."""
-
-    __slots__ = ("charged", "claim", "last", "level", "queued")
-
-    def __init__(self, level: _Level) -> None:
-        self.level = level
-        self.queued = 0
-        self.charged = 0  # started and not ended: running, stepped aside, or queued again
-        self.last = -1  # the round of its last start
-        # The head's tag. It is the account's until a start uses it up: who follows a cancelled head inherits it.
-        self.claim: _Tag | None = None
-
-    def new_tag(self, which: int) -> _Tag:
-        """The tag of a head that becomes one now."""
-        now = self.level.round
-        return now + 1, self.last == now, which
-
-    def tag(self) -> _Tag:
-        """The claim as it stands now: one that was passed by while the tenant was at its bound is no credit."""
-        claim = self.claim or _NO_TAG
-        return claim if claim[0] >= self.level.round else self.new_tag(claim[2])
-
-
-class _Line:
-    """One tenant's queue, by priority and number; `entry` stands for its head while that may leave."""
-
-    __slots__ = ("accounts", "entry", "heap", "size")
-
-    def __init__(self) -> None:
-        self.heap: list[tuple[float, int]] = []
-        self.size = 0
-        self.accounts: dict[float, _Account] = {}
-        self.entry: _Entry | None = None
 
 
 class FairQueue(Generic[ItemT]):
@@ -138,12 +90,12 @@ class FairQueue(Generic[ItemT]):
         self.tenants = RunningTenants() if tenants is None else tenants
         self.tenants.join(self)
         self._items: dict[int, tuple[float, ItemT]] = {}
-        self._lines: dict[str | None, _Line] = {}
-        self._levels: dict[float, _Level] = {}
-        self._heap: list[_Entry] = []  # one live entry for each line that is ready
-        self._charged: dict[int, _Tag] = {}  # what each that started and has not ended paid
+        self._lines: dict[str | None, Line] = {}
+        self._levels: dict[float, Level] = {}
+        self._heap: list[Entry] = []  # one live entry for each line that is ready
+        self._charged: dict[int, Tag] = {}  # what each that started and has not ended paid
         self._running: set[int] = set()
-        self._drawn: tuple[int | None, _Tag, bool] = _NOTHING  # popped last: number, tag, paid before
+        self._drawn: tuple[int | None, Tag, bool] = _NOTHING  # popped last: number, tag, paid before
         self._tags = 0
         self._shed = 0
 
@@ -259,7 +211,7 @@ class FairQueue(Generic[ItemT]):
                 turn = turns[tenant, priority] = turns.get((tenant, priority), -1) + 1
                 line = self._lines.get(tenant)
                 account = None if line is None else line.accounts.get(priority)
-                tag = _NO_TAG if account is None else account.tag()
+                tag = NO_TAG if account is None else account.tag()
             # Within a round those for whom it is the first are before the others, who keep the order they had.
             place = priority, tag[0] + turn, -tag[0], tag[1:], number
             keys.append((self.tenants.at_bound(tenant), place, item))
@@ -301,26 +253,26 @@ class FairQueue(Generic[ItemT]):
         assert sum(level.members for level in self._levels.values()) == len(accounts)
         assert all(level.members for level in self._levels.values()), "a priority is remembered that nobody has"
 
-    def _account(self, tenant: str | None, priority: float) -> tuple[_Line, _Account]:
+    def _account(self, tenant: str | None, priority: float) -> tuple[Line, Account]:
         line = self._lines.get(tenant)
         if line is None:
-            line = self._lines[tenant] = _Line()
+            line = self._lines[tenant] = Line()
         account = line.accounts.get(priority)
         if account is None:
             level = self._levels.get(priority)
             if level is None:
-                level = self._levels[priority] = _Level()
-            account = line.accounts[priority] = _Account(level)
+                level = self._levels[priority] = Level()
+            account = line.accounts[priority] = Account(level)
             level.members += 1
         return line, account
 
-    def _new_tag(self, account: _Account) -> _Tag:
+    def _new_tag(self, account: Account) -> Tag:
         self._tags += 1
         return account.new_tag(self._tags)
 
-    def _enter(self, line: _Line, tenant: str | None) -> None:
+    def _enter(self, line: Line, tenant: str | None) -> None:
         """Make the line's entry what it has to be now: its head's, or none."""
-        entry: _Entry | None = None
+        entry: Entry | None = None
         if line.size and not self.tenants.at_bound(tenant):
             while line.heap[0][1] not in self._items:
                 heappop(line.heap)
@@ -339,11 +291,11 @@ class FairQueue(Generic[ItemT]):
             self._heap = [entry for entry in self._heap if self._lives(entry)]
             heapify(self._heap)
 
-    def _lives(self, entry: _Entry) -> bool:
+    def _lives(self, entry: Entry) -> bool:
         queued = self._items.get(entry[4])
         return queued is not None and self._lines[queued[1].tenant].entry is entry
 
-    def _first(self) -> _Entry:
+    def _first(self) -> Entry:
         while not self._lives(self._heap[0]):
             heappop(self._heap)
         return self._heap[0]
@@ -390,31 +342,3 @@ class FairQueue(Generic[ItemT]):
 
 
 AnyQueue: TypeAlias = PriorityQueue[ItemT] | FairQueue[ItemT]
-
-
-class RunningItems(dict[ItemT, None]):
-    """Those that run, in the order in which they started; tells the queue of each that enters or leaves.
-
-    Takes the place of a plain dict, so that whoever starts and ends calls need not know that tenants share.
-    Items come by `running[item] = None` and go by `del`, or by `set_aside` if they have not ended.
-    """
-
-    __slots__ = ("_queue",)
-
-    def __init__(self, items: Iterable[ItemT], queue: FairQueue[ItemT]) -> None:
-        """Take over `items`, of which the queue has been told."""
-        super().__init__(dict.fromkeys(items))
-        self._queue = queue
-
-    def __setitem__(self, item: ItemT, value: None) -> None:
-        super().__setitem__(item, value)
-        self._queue.started(item)
-
-    def __delitem__(self, item: ItemT) -> None:
-        super().__delitem__(item)
-        self._queue.ended(item)
-
-    def set_aside(self, item: ItemT) -> None:
-        """The item has given up its slot, and will start again."""
-        super().__delitem__(item)
-        self._queue.set_aside(item)

@@ -244,6 +244,19 @@ def reads_of(policy: LimitPolicy) -> frozenset[str]:
         return _EVERYTHING
 
 
+def threshold_of(policy: LimitPolicy) -> float | None:
+    """The age from which an unfinished call joins the quantile; None if the policy has none that makes sense."""
+    try:
+        threshold = getattr(policy, "p95_threshold", None)
+        if type(threshold) is not float:  # it may have changed since it was checked at the door
+            return None if threshold is None else seconds("p95_threshold", threshold)
+        return threshold if 0 < threshold < math.inf else None
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
+        return None
+
+
 def replica_of(policy: LimitPolicy) -> LimitPolicy:
     """An independent copy; the policy itself where there is none."""
     replica = getattr(policy, "replica", None)

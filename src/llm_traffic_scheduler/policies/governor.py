@@ -11,18 +11,25 @@ from collections.abc import Callable
 from typing import Final
 
 from ..core.admission import Limits
-from ..core.checks import seconds
 from ..core.metrics import SlidingWindowMetrics, WindowReading
 from ..core.stream_times import StreamTimes
-from .base import Decision, LimitPolicy, Observation, Signals, check_decision, observer_of, reads_of, replica_of
+from . import validity
+from .base import (
+    Decision,
+    LimitPolicy,
+    Observation,
+    Signals,
+    check_decision,
+    observer_of,
+    reads_of,
+    threshold_of,
+)
 from .diagnosis import Tide
+from .fallback import Fallback
 from .history import LimitHistory
 from .watched import Watched, signals_of
 
 __all__ = ["Governor"]
-
-# At the very instant of `valid_until` both sides of a step may hold, by rounding; a moment later only one does.
-_PAST_THE_STEP: Final = 1e-6
 
 _BATCH_COUNTS: Final = frozenset({"batch_running", "batch_queued"})
 _COUNTS: Final = _BATCH_COUNTS | {"interactive_running", "interactive_queued"}
@@ -45,13 +52,12 @@ class Governor:
         "_answer_by",
         "_counts",
         "_decision",
-        "_failed_at",
+        "_faults",
         "_heedless",
         "_joins_at",
         "_lowest",
         "_next_join",
         "_on_change",
-        "_on_fault",
         "_reads_ages",
         "_reads_batch_counts",
         "_reads_counts",
@@ -84,7 +90,7 @@ class Governor:
         self.window = window
         self.streams: StreamTimes | None = None  # from the first report of a token on
         self.throttled_until = -math.inf
-        self._on_fault = on_fault
+        self._faults = Fallback(on_fault)
         self._on_change = on_change
         self._watched: Watched | None = None
         self._decision: Decision | None = None
@@ -111,7 +117,7 @@ class Governor:
         self.observe = observer_of(policy)
         # What happens to interactive calls makes no difference to it, but for their number if it reads that.
         self._heedless = not self._reads_window and self.observe is None
-        self._failed_at: float | None = None
+        self._faults.forgive()
         self.slice_end = -math.inf
         self.forget()
 
@@ -155,7 +161,7 @@ class Governor:
         try:
             self.observe(now, event)
         except BaseException as error:
-            self._fault(now, error)
+            self._faults.fault(now, error)
         finally:
             self.asking = False
 
@@ -220,16 +226,6 @@ class Governor:
         assert self._watched is not None
         return self._watched.counts if self._reads_batch_counts else self._watched.counts[:2]
 
-    def next_look(self, now: float) -> float:
-        """When the limit may rise by itself: the decision expires, samples leave, or the policy is to hear of some."""
-        decision = self._decision
-        slice_length = self.window.slice_length
-        if decision is None or self._failed_at is not None or not decision.valid_until > now:
-            # Also for NaN. A policy that says "ask me each time" is asked once a slice, or the loop would spin.
-            return now + slice_length
-        due = max(decision.valid_until + _PAST_THE_STEP, now + slice_length / 100)
-        return max(min(due, self._signals_stand_until(now)), math.nextafter(now, math.inf))
-
     def read(self, now: float) -> tuple[Decision, Signals, WindowReading]:
         """What would be decided at `now`, and on which signals. Changes nothing."""
         reading = self._measure(now)
@@ -258,11 +254,11 @@ class Governor:
         try:
             decision = check_decision(self.policy, self.policy.decide(now, signals), signals)
         except BaseException as error:
-            self._fault(now, error)
+            self._faults.fault(now, error)
             decision = self._fallback(now)
             self._answer_by = now
         else:
-            self._failed_at = None
+            self._faults.forgive()
             self._answer_by = self._stands_until(now, decision, ages)
         finally:
             self.asking = False
@@ -274,29 +270,13 @@ class Governor:
             self._changed(now, before, decision)
         return decision
 
-    def _stands_until(self, now: float, decision: Decision, ages: list[float]) -> float:
-        """How long the decision is kept at most."""
-        if ages:  # an age that has joined the quantile grows all the time
-            return now
-        until = min(decision.valid_until, self._signals_stand_until(now))
-        if self._reads_window:
-            return min(until, self._next_join)
-        # What counts calls is told how things are once a slice, whoever asks; no timer is set for that.
-        return min(until, self.slice_end) if self._reads_counts else until
-
     def _changed(self, now: float, before: Decision | None, after: Decision) -> None:
         self.history.add(now, after, self.window.length)
         if before is not None and before.limit != after.limit:
             self._on_change(before, after)
 
     def _fallback(self, now: float) -> Decision:
-        """The last decision for one window, then the floor."""
-        limits = self._limits
-        failed_at = now if self._failed_at is None else self._failed_at
-        if self._decision is not None and now - failed_at < self.window.length:
-            limit = min(limits.batch_max, max(limits.batch_min, self._decision.limit))
-            return Decision(limit, self._decision.pressure, "policy_failed")
-        return Decision(limits.batch_min, 0.0 if self._decision is None else self._decision.pressure, "policy_failed")
+        return self._faults.decision(now, self._decision, self._limits, self.window.length)
 
     def _advance_policy(self, now: float) -> None:
         self.asking = True
@@ -307,42 +287,14 @@ class Governor:
             self.tide.note(signals.rps, signals.p95)
             self.policy.advance(now, signals)
         except BaseException as error:
-            self._fault(now, error)
+            self._faults.fault(now, error)
         finally:
             self.asking = False
 
-    def _signals_stand_until(self, now: float) -> float:
-        """When what the policy reads may change although nothing happens."""
-        if not self._reads_window:
-            return math.inf
-        streams = math.inf if self.streams is None else self.streams.next_change()
-        return min(self.window.next_change(), streams, self._untold(now))
-
-    def _untold(self, now: float) -> float:
-        """The end of the slice if something in it has changed what the policy was last advanced on; else infinity."""
-        return math.inf if self.window.read(now) is self._told else self.slice_end
-
-    def _fault(self, now: float, error: BaseException) -> None:
-        if self._failed_at is None:
-            self._failed_at = now
-        self._on_fault(error)
-
-    def _caught_up(self, now: float) -> LimitPolicy:
-        """The policy, or a copy of it that has been told what left the window since the last event."""
-        if now < self.slice_end:
-            return self.policy
-        policy = replica_of(self.policy)
-        if policy is self.policy:  # it has no state that could have to be brought up to date
-            return policy
-        boundary = self.slice_end
-        for _ in range(0 if boundary == -math.inf else self.window.slices):  # after as many the window is empty
-            if boundary > now:
-                break
-            policy.advance(boundary, self._signals(boundary, self._measure(boundary)))
-            boundary = self.window.end_of_slice(boundary)
-        else:  # as `roll` ends: what the policy asks for itself, it asks for now
-            policy.advance(now, self._signals(now, self._measure(now)))
-        return policy
+    # For how long that holds: in a room of its own.
+    next_look = validity.next_look
+    _stands_until = validity.stands_until
+    _caught_up = validity.caught_up
 
     # Signals
 
@@ -353,16 +305,8 @@ class Governor:
 
     @property
     def threshold(self) -> float | None:
-        """The age from which an unfinished call joins the quantile; None if the policy has none that makes sense."""
-        try:
-            threshold = getattr(self.policy, "p95_threshold", None)
-            if type(threshold) is not float:  # it may have changed since it was checked at the door
-                return None if threshold is None else seconds("p95_threshold", threshold)
-            return threshold if 0 < threshold < math.inf else None
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException:
-            return None
+        """The age from which an unfinished call joins the quantile, in seconds; None if there is none."""
+        return threshold_of(self.policy)
 
     @property
     def _limits(self) -> Limits:

@@ -13,8 +13,9 @@ from itertools import count
 
 import pytest
 
-from llm_traffic_scheduler.core.fair_queue import FairQueue, RunningItems
+from llm_traffic_scheduler.core.fair_queue import FairQueue
 from llm_traffic_scheduler.core.priority_queue import PriorityQueue
+from llm_traffic_scheduler.core.running_items import RunningItems
 from llm_traffic_scheduler.core.running_tenants import RunningTenants
 from tests.unit.core.tracing import EveryInstruction, lines_run
 
