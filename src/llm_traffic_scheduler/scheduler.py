@@ -5,7 +5,6 @@ Floor: third, the lowest that imports asyncio. What is decided, and why, is on t
 
 from __future__ import annotations
 
-import inspect
 import math
 from asyncio import current_task, get_running_loop
 from collections.abc import Awaitable, Callable
@@ -14,14 +13,13 @@ from functools import partial
 from types import CoroutineType, TracebackType
 from typing import Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import bulk, call_options, nested, preemption, shutdown, steering, stream, threads, wrapping
+from . import bulk, call_options, listening, nested, preemption, shutdown, steering, stream, threads, wrapping
 from .call import Call
 from .call_options import CallOptions, parse, refuse_preemptible, refuse_unknown
 from .circles import watch_for_circles
 from .core.admission import RUNNING
 from .dispatcher import LOOKUP_IS_DEAR
 from .errors import ConfigError, SchedulerClosed, SchedulerMisuse
-from .listeners import Listener
 from .loop_bound import LoopBound
 from .observation import tell_arrived
 from .policies.base import LimitPolicy
@@ -215,6 +213,8 @@ class TrafficScheduler(LoopBound):
     submit_from_thread = threads.submit_from_thread
     slot_from_thread = threads.slot_from_thread
     timeouts_in_force = call_options.timeouts_in_force
+    add_listener = listening.add_listener
+    remove_listener = listening.remove_listener
     configure = steering.configure
     pause = steering.pause
     resume = steering.resume
@@ -308,32 +308,6 @@ class TrafficScheduler(LoopBound):
         Complexity: O(n log n) in the calls that wait. Threads: any; changes nothing.
         """
         return call_infos(self._home)
-
-    def add_listener(self, callback: Listener) -> None:
-        """Call `callback(event)` for every event from now on, after the state is whole.
-
-        What it raises is logged once per kind of error and counted. It should be quick: the loop waits for it.
-
-        Raises:
-            SchedulerMisuse: it is no plain function, or another thread than the loop's calls this.
-        """
-        if not callable(callback):
-            raise SchedulerMisuse(f"add_listener() takes a function of one event, got {type(callback).__name__}")
-        if inspect.iscoroutinefunction(callback):
-            raise SchedulerMisuse("add_listener() takes a plain function, got a coroutine function: start a task in it")
-        self._own_thread("add_listener")
-        self._listeners.add(callback)
-        self._home.look_after()
-
-    def remove_listener(self, callback: Listener) -> None:
-        """Take out what `add_listener` added.
-
-        Raises:
-            ValueError: it is not there.
-        """
-        self._own_thread("remove_listener")
-        self._listeners.remove(callback)
-        self._home.look_after()
 
     async def __aenter__(self) -> Self:
         if self._shutdown is not None:
