@@ -40,7 +40,7 @@ def test_a_short_run_prints_every_line_to_reach_and_writes_its_files(tmp_path: P
     )
 
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert done.stderr.startswith("59 runs of 1 simulated minutes: less than a minute of one core")
+    assert done.stderr.startswith("74 runs of 1 simulated minutes: less than a minute of one core")
     assert f"left out: chat, for want of AzureLLMInferenceTrace_conv.csv in {tmp_path}" in done.stdout
     text = " ".join(done.stdout.split())
     assert "good for ranking policies, not for absolute GPU figures" in text
@@ -55,8 +55,16 @@ def test_help_names_every_shape_and_option_and_what_figures_are_good_for() -> No
     done = compare("--help")
 
     assert done.returncode == 0
-    for word in ("steady", "lmsys", "--full", "--seeds", "--jobs", "--traces", "not for absolute GPU figures"):
+    for word in ("steady", "lmsys", "--full", "--headline", "--seeds", "--jobs", "--traces", "not for absolute GPU figures"):
         assert word in done.stdout
+
+
+def test_the_headline_leaves_out_the_arms_that_no_line_is_about(tmp_path: Path) -> None:
+    done = compare("--shapes", "sparse", "--minutes", "1", "--headline", "--json", tmp_path / "out.json")
+
+    assert (done.returncode, "AIMD" in done.stdout) == (0, False)
+    families = {arm["family"] for arm in json.loads((tmp_path / "out.json").read_text())["arms"]}
+    assert families == {"static split", "fixed total", "literal law", "literal law, batch_max too", "adaptive"}
 
 
 def test_a_trace_that_is_none_is_one_line_and_status_2(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class AdaptivePolicy:
     """As many batch calls as leave the interactive P95 at its target: `limit = T - n - 0.75 * R`.
 
     `n` is the number of interactive calls that run or wait. `R` weighs those that are not served yet by their age, as
-    one over the share of calls that live so long, up to 20, and 5 once past the target: who is old already is the
+    one over the share of calls that live so long, up to 20, and 8 once past the target: who is old already is the
     likelier to miss. `T`, the total, is learnt from the last 600 calls, so that 5 % miss. The limit
     falls with each arrival and rises with each end; `T` moves to what it should be by 10/12 per second downwards, and
     at most a quarter per second upwards.

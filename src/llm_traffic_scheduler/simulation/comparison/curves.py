@@ -57,6 +57,11 @@ class Curve:
             return None
         return self._between(p95, [point.goodput for point in self.front])
 
+    def reached_at(self, p95: float) -> float | None:
+        """The most goodput of a setting that was tried and has this P95 or a lower one; None if none has."""
+        after = bisect.bisect_right(self.front, p95, key=lambda point: point.p95)
+        return self.front[after - 1].goodput if after else None
+
     def p99_at(self, p95: float) -> float | None:
         """The P99 of the arms that make the curve here; None outside of it, where P95 would not be equal."""
         if not self.front or not self.lowest <= p95 <= self.front[-1].p95:
@@ -96,18 +101,16 @@ class Comparison:
         return geometric_mean(self.p99)
 
 
-def compare(ours: Curve, theirs: Curve, grid: Sequence[float] = GRID) -> Comparison:
-    """Ours over theirs at those P95s of the grid that both reach.
+def compare(ours: Curve, theirs: Curve, grid: Sequence[float] = GRID, *, tried: bool = False) -> Comparison:
+    """Ours over theirs at those P95s of the grid that both reach; with `tried` over the settings of theirs alone that
+    were tried, and not over what lies between two of them.
 
     Where theirs reaches none of the grid, they are compared at its lowest P95, with what ours does at that or less. So
     an arm that cannot keep latency low is compared where it stands, and not left out.
     """
     p95s = [p95 for p95 in grid if p95 >= theirs.lowest] or [theirs.lowest]
-    both = [
-        (p95, mine, yours)
-        for p95 in p95s
-        if (mine := ours.goodput_at(p95)) is not None and (yours := theirs.goodput_at(p95))
-    ]
+    best = theirs.reached_at if tried else theirs.goodput_at
+    both = [(p95, mine, yours) for p95 in p95s if (mine := ours.goodput_at(p95)) is not None and (yours := best(p95))]
     tails = [(ours.p99_at(p95), theirs.p99_at(p95)) for p95, _, _ in both]
     return Comparison(
         tuple(p95 for p95, _, _ in both),

@@ -5,7 +5,7 @@ A family's settings are swept, so that each can be judged by the best it could h
 the same bounds; thresholds and targets are multiples of the P95 without batch, which everybody may measure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -46,7 +46,7 @@ CURVES: Final = {
 TARGETS: Final = (1.15, 1.25, 1.4, 1.6, 1.8)
 """Multiples of the P95 without batch that AdaptivePolicy and AIMD are asked to keep."""
 
-_STATIC: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 32, 48, 64)
+_STATIC: Final = (*range(1, 21), 24, 32, 48, 64)  # never thinned: half of a slot cannot be set
 _TOTALS: Final = (3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 22, 25, 28, 32, 36, 42, 48, 56, 64, 80, 100)
 _THRESHOLDS: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.45, 1.6)
 _BATCH_MAXES: Final = (4, 6, 8, 12, 16, 24, 32, 48)
@@ -80,15 +80,19 @@ class Candidate:
     reports: bool = False
 
 
-def candidates(*, thin: bool = False) -> tuple[Candidate, ...]:
-    """All arms; with `thin` every second setting of the sweeps, the rest of a curve being drawn as straight lines."""
+def candidates(*, thin: bool = False, families: Collection[str] | None = None) -> tuple[Candidate, ...]:
+    """All arms, or those of these families and ours.
+
+    `thin`: every second setting of the sweeps but of the static split, the rest of a curve being drawn as straight
+    lines.
+    """
     step = 2 if thin else 1
-    return (
+    arms = (
         Candidate("no scheduler", "", _unscheduled),
         Candidate("semaphore", "", _semaphore),
         Candidate("priority only", "", _priority),
         Candidate("batch_min", "", _batch_min),
-        *(Candidate(STATIC, f"{limit}", partial(_static, limit)) for limit in _STATIC[::step]),
+        *(Candidate(STATIC, f"{limit}", partial(_static, limit)) for limit in _STATIC),
         *(Candidate(TOTAL, f"{total}", partial(_fixed_total, total)) for total in _TOTALS[::step]),
         *(_literal(threshold, None) for threshold in _THRESHOLDS[::step]),
         *(_literal(threshold, most) for most in _BATCH_MAXES[::step] for threshold in _THRESHOLDS[:: 2 * step]),
@@ -96,6 +100,7 @@ def candidates(*, thin: bool = False) -> tuple[Candidate, ...]:
         *(Candidate("scavenger", f"rise {rise:g}", partial(_scavenger, rise), reports=True) for rise in _RISES),
         *(_on_target(OURS, AdaptivePolicy, target) for target in TARGETS),
     )
+    return tuple(arm for arm in arms if families is None or arm.family == OURS or arm.family in families)
 
 
 def _on_target(family: str, law: Callable[[float], LimitPolicy], target: float) -> Candidate:

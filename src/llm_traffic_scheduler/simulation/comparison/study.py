@@ -35,7 +35,8 @@ Watch = Callable[[str], AbstractContextManager[Progress]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run. `span` in seconds; `thin`: every second setting of the sweeps; `jobs`: processes, None: one a core.
+    """What to run. `span` in seconds; `thin`: every second setting of the sweeps; `jobs`: processes, None: one a core;
+    `families`: of these and ours, None: of all.
 
     The H100 model runs the shapes of the headline only.
     """
@@ -45,6 +46,7 @@ class Plan:
     span: float = 1800.0
     engines: tuple[str, ...] = ("A100", "H100")
     thin: bool = False
+    families: tuple[str, ...] | None = None
     room: Room = field(default_factory=Room)
     traces: Path | None = None
     jobs: int | None = None
@@ -65,7 +67,12 @@ class Plan:
     @property
     def most_runs(self) -> int:
         """How many runs all `candidates` make; with several instances scouting saves some of them."""
-        return len(self.cells) * self.seeds * (1 + len(candidates(thin=self.thin)))
+        return len(self.cells) * self.seeds * (1 + len(self.arms))
+
+    @property
+    def arms(self) -> tuple[Candidate, ...]:
+        """Every arm that is run at least once on each shape."""
+        return candidates(thin=self.thin, families=self.families)
 
     @property
     def cells(self) -> tuple[tuple[str, str], ...]:
@@ -138,11 +145,11 @@ class Study:
 def study(plan: Plan, watch: Watch, *, arms: Sequence[Candidate] | None = None) -> Study:
     """Run the plan. Deterministic: the same plan gives the same study, with any number of jobs.
 
-    `arms`: what is run; left out, all `candidates`. Ours is among them.
+    `arms`: what is run; left out, those of the plan. Ours is among them.
 
     Raises: what a run raises, with a note that names it; a crashed process is an error too.
     """
-    arms = candidates(thin=plan.thin) if arms is None else arms
+    arms = plan.arms if arms is None else arms
     cells = [
         tuple(Instance(shape, seed, plan.span, engine, plan.traces) for seed in range(plan.seeds))
         for engine, shape in plan.cells

@@ -42,6 +42,18 @@ def test_between_two_points_the_curve_is_a_straight_line() -> None:
     assert (LINE.goodput_at(1.0), LINE.goodput_at(2.0)) == (100, 300)
 
 
+def test_of_settings_that_were_tried_the_last_within_the_p95_counts() -> None:
+    assert (LINE.reached_at(0.99), LINE.reached_at(1.0), LINE.reached_at(1.99)) == (None, 100, 100)
+    assert (LINE.reached_at(2.0), LINE.reached_at(7.0)) == (300, 300)
+
+
+def test_against_settings_alone_that_were_tried_no_straight_line_counts() -> None:
+    ours = Curve.of([Point(1.5, 400)])
+
+    assert compare(ours, LINE, [1.5]).ratio == pytest.approx(400 / 200)
+    assert compare(ours, LINE, [1.5], tried=True).ratio == pytest.approx(400 / 100)
+
+
 def test_below_its_lowest_p95_there_is_nothing_and_above_the_highest_no_more_goodput() -> None:
     assert LINE.goodput_at(0.99) is None
     assert LINE.goodput_at(7.0) == 300

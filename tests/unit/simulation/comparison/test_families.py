@@ -14,10 +14,13 @@ from llm_traffic_scheduler.simulation.comparison.families import (
     LITERAL,
     LITERAL_SWEPT,
     OURS,
+    STATIC,
     TARGETS,
+    TOTAL,
     Room,
     candidates,
 )
+from llm_traffic_scheduler.simulation.comparison.study import Plan
 
 ROOM = Room(max_concurrency=96, batch_max=48, batch_min=2)
 ALL = candidates()
@@ -74,6 +77,18 @@ def test_a_thin_sweep_has_the_same_families_with_fewer_settings() -> None:
 
     assert every.keys() == thin.keys()
     assert thin.total() < every.total()
+
+
+def test_static_splits_are_never_thinned_for_there_is_none_between_two_of_them() -> None:
+    every, thin = ([arm.setting for arm in arms if arm.family == STATIC] for arms in (ALL, candidates(thin=True)))
+
+    assert thin == every
+    assert every[:20] == [str(limit) for limit in range(1, 21)]
+
+
+def test_some_families_come_with_ours() -> None:
+    assert {arm.family for arm in candidates(families=[STATIC])} == {STATIC, OURS}
+    assert {arm.family for arm in Plan(families=(TOTAL,)).arms} == {TOTAL, OURS}
 
 
 def test_no_two_arms_have_one_name_and_each_family_that_is_swept_is_shown_as_a_curve() -> None:

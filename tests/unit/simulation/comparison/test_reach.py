@@ -7,6 +7,7 @@ import math
 import pytest
 
 from llm_traffic_scheduler.simulation.comparison.bursts import Burst
+from llm_traffic_scheduler.simulation.comparison.curves import GRID, geometric_mean
 from llm_traffic_scheduler.simulation.comparison.families import OURS, STATIC, TOTAL
 from llm_traffic_scheduler.simulation.comparison.reach import OPPONENTS, Line, against, reach
 from llm_traffic_scheduler.simulation.comparison.study import Study
@@ -126,3 +127,12 @@ def test_a_limit_that_opens_adds_an_eighth_of_its_range_at_once(added: int, expe
 def test_a_cold_start_may_take_a_minute() -> None:
     assert line(made_up_study(cold_start=60.0), "seconds from a cold start").passed is True
     assert line(made_up_study(cold_start=math.inf), "seconds from a cold start").passed is False
+
+
+def test_the_static_split_is_also_judged_by_whole_slots_as_only_those_can_be_set() -> None:
+    measured = line(made_up_study(), "batch goodput at equal interactive P95 over the best static").measured
+
+    # Ours has 1,000 times the P95, and a split that keeps less than 2 x has 500.
+    whole = geometric_mean([2 * p95 for p95 in GRID])
+    assert measured.startswith("2.000 ")
+    assert f"over whole slots alone, as they can be set, {whole:.3f} (steady {whole:.2f}" in measured
