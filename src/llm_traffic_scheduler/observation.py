@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .core.admission import RUNNING
-from .policies.base import Arrived, Ended, FirstToken
+from .policies.base import Arrived, Ended, FirstToken, pace_of
 
 if TYPE_CHECKING:
     from .call import Call
@@ -53,8 +53,8 @@ def tell_ended(call: Call, now: float, outcome: _How) -> None:
         tokens = slot.token_count
         if slot.first_token_at is not None:
             first_token = max(0.0, slot.first_token_at - call.submitted)
-    event = Ended(id(call), max(0.0, now - call.submitted), first_token, tokens, outcome)
-    if outcome == "completed" and (pace := event.pace) is not None:
+    latency = max(0.0, now - call.submitted)
+    if outcome == "completed" and (pace := pace_of(latency, first_token, tokens)) is not None:
         governor.pace(now, pace)
     if governor.observe is not None:
-        governor.tell(now, event)
+        governor.tell(now, Ended(id(call), latency, first_token, tokens, outcome))

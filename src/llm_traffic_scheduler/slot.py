@@ -63,8 +63,12 @@ class Slot:
     def first_token(self) -> None:
         """Say that the backend's first token is here. Only the first call counts."""
         if self._call.state == RUNNING and self.first_token_at is None:
-            self.first_token_at = self._call.home.clock()
-            _on_loop(self._call.home, partial(tell_first_token, self._call, self.first_token_at))
+            home = self._call.home
+            self.first_token_at = at = home.clock()
+            if get_ident() == home.thread:
+                tell_first_token(self._call, at)
+            else:
+                _on_loop(home, partial(tell_first_token, self._call, at))
 
     def tokens(self, n: int) -> None:
         """Say that `n` more output tokens have arrived.

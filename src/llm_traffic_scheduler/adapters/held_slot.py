@@ -36,29 +36,33 @@ class Body(Protocol):
 
 
 class _Inside:
-    """Awaits a coroutine step by step in another context, still in the task that awaits it."""
+    """Awaits the rest of a coroutine in another context, still in the task that awaits it.
 
-    __slots__ = ("_context", "_coroutine")
+    `asked` is what it has waited for since its first step.
+    """
 
-    def __init__(self, context: Context, coroutine: Coroutine[Any, Any, Slot]) -> None:
+    __slots__ = ("_asked", "_context", "_coroutine")
+
+    def __init__(self, context: Context, coroutine: Coroutine[Any, Any, Slot], asked: object) -> None:
         self._context = context
         self._coroutine = coroutine
+        self._asked = asked
 
     def __await__(self) -> Generator[object, object, Slot]:
-        step: Callable[[Any], object] = self._coroutine.send
-        value: object = None
+        value: Any = None
+        asked, self._asked = self._asked, None
         try:
             while True:
+                try:
+                    value = yield asked
+                    step: Callable[[Any], object] = self._coroutine.send
+                except BaseException as error:
+                    value, step = error, self._coroutine.throw
                 try:
                     asked = self._context.run(step, value)
                 except StopIteration as done:
                     slot: Slot = done.value
                     return slot
-                try:
-                    value = yield asked
-                    step = self._coroutine.send
-                except BaseException as error:
-                    value, step = error, self._coroutine.throw
         finally:
             value = None  # an exception holds this frame, which would hold it
 
@@ -92,7 +96,13 @@ class HeldSlot:
         held = cls(scheduler, patience)
         assert held._block is not None
         try:
-            held.slot = await _Inside(held._context, held._block.__aenter__())
+            entering: Any = held._block.__aenter__()
+            try:
+                asked = held._context.run(entering.send, None)
+            except StopIteration as done:  # it need not wait
+                held.slot = done.value
+            else:
+                held.slot = await _Inside(held._context, entering, asked)
         except QueueTimeout as error:
             if held._patience is None:
                 raise
@@ -109,8 +119,10 @@ class HeldSlot:
         block, self._block = self._block, None
         if block is not None:
             leaving = block.__aexit__(None if error is None else type(error), error, None)
-            with suppress(StopIteration):  # it does not wait
+            try:  # `suppress` costs as much as a Semaphore
                 self._context.run(leaving.send, None)
+            except StopIteration:  # it does not wait
+                pass
 
     @property
     def over(self) -> bool:
@@ -149,6 +161,7 @@ class HeldStream:
         "_read_at",
         "_reading",
         "_timer",
+        "_whole",
         "idled",
     )
 
@@ -162,7 +175,7 @@ class HeldStream:
         self._reading = False
         self._read_at = held.loop.time()
         self.idled = False
-        self._aborted = False
+        self._aborted = self._whole = False
         held.slot.unattended(self._closed_around)
         self._timer = held.loop.call_at(self._read_at + idle, self._look) if idle < math.inf else None
 
@@ -178,16 +191,19 @@ class HeldStream:
                 "the response was not being read when close() of its scheduler ran out of time: "
                 "give close() a longer timeout, or close the response when you have had enough"
             )
-        self._held.slot.attended()
-        self._account.thought += self._held.loop.time() - self._read_at
+        held, account = self._held, self._account
+        held.slot.attended()
+        account.thought += held.loop.time() - self._read_at
         self._reading = True
         try:
-            chunk = await self._held.bounded(anext(self._chunks))
+            step = self._chunks.__anext__()
+            chunk = await (step if held.run_until == math.inf else held.bounded(step))
             self._reading = False
-            self._read_at = self._held.loop.time()
-            self._account.came(chunk)
-            self._held.slot.unattended(self._closed_around)
+            self._read_at = held.loop.time()
+            account.came(chunk)
+            held.slot.unattended(self._closed_around)
         except StopAsyncIteration:
+            self._whole = True
             self._end(self._error)
             raise
         except BaseException as error:
@@ -197,6 +213,9 @@ class HeldStream:
 
     async def close(self) -> None:
         """Close the body, then the call."""
+        if self._whole:
+            await self._body.aclose()
+            return
         try:
             # Nothing else closes a generator that was left in its midst, but the collector.
             if isinstance(self._chunks, AsyncGenerator) and not self._reading:

@@ -148,16 +148,14 @@ def _whole(number: object) -> int:
 def body_of(headers: Mapping[str, str]) -> tuple[bool, float]:
     """Whether a body can be searched for a first token, and the bytes, as they are sent, after which it is whole.
 
-    Searched are streams of events, but none that is compressed. Infinity: only its end tells. 0 for a compressed
-    stream of unknown length: clients leave it with its last event, which cannot be seen.
+    Searched are streams of events, but none that is compressed; their last event tells their end. Infinity: only the
+    end of the body does. 0 for a compressed stream: clients leave it with its last event, which cannot be seen.
     """
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream":
+        searched = headers.get("content-encoding", "identity") == "identity"
+        return searched, math.inf if searched else 0
     value = headers.get("content-length", "")
-    length = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else math.inf
-    if headers.get("content-type", "").partition(";")[0].strip().lower() != "text/event-stream":
-        return False, length
-    if headers.get("content-encoding", "identity") == "identity":
-        return True, length
-    return False, 0 if length == math.inf else length
+    return False, int(value) if value.isascii() and value.isdigit() and len(value) < 20 else math.inf
 
 
 def retry_after(headers: Mapping[str, str], wall_clock: Callable[[], float]) -> float | None:

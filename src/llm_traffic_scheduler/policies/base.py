@@ -27,10 +27,12 @@ __all__ = [
     "check_decision",
     "check_policy",
     "observer_of",
+    "pace_of",
     "reads_of",
     "remembers",
     "replica_of",
     "reset",
+    "threshold_of",
 ]
 
 PolicyT = TypeVar("PolicyT")
@@ -172,12 +174,7 @@ class Ended:
     @property
     def pace(self) -> float | None:
         """Seconds per output token after the first; None unless the first and at least one more were reported."""
-        if self.first_token is None or self.tokens < 2:
-            return None
-        try:
-            return (self.latency - self.first_token) / (self.tokens - 1)
-        except OverflowError:  # more tokens than a float can count
-            return 0.0
+        return pace_of(self.latency, self.first_token, self.tokens)
 
 
 Observation: TypeAlias = Arrived | FirstToken | Ended
@@ -197,6 +194,16 @@ class ObservingPolicy(LimitPolicy, Protocol):
     def observe(self, now: float, event: Observation) -> None:
         """Take in what has just happened to one call; changes state, as `advance` does."""
         ...
+
+
+def pace_of(latency: float, first_token: float | None, tokens: int) -> float | None:
+    """Seconds per output token after the first; None unless the first and at least one more are there."""
+    if first_token is None or tokens < 2:
+        return None
+    try:
+        return (latency - first_token) / (tokens - 1)
+    except OverflowError:  # more tokens than a float can count
+        return 0.0
 
 
 def check_policy(name: str, policy: PolicyT) -> PolicyT:
