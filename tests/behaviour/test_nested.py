@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any
 
 import pytest
 
-from llm_traffic_scheduler import (
-    CallAborted,
-    CallQueued,
-    CallStarted,
-    QueueTimeout,
-    RunTimeout,
-    SchedulerMisuse,
-    TrafficScheduler,
-    current_slot,
-    traffic,
-)
+from llm_traffic_scheduler import CallQueued, CallStarted, RunTimeout, TrafficScheduler, current_slot, traffic
 from llm_traffic_scheduler.call import Call
-from llm_traffic_scheduler.surroundings import active, lineage
+from llm_traffic_scheduler.surroundings import active
 from tests.behaviour.doors import assert_whole, start
-from tests.support import Recorder, account, armed_timers, hold, make_scheduler, noop, now, settle
-from tests.unit.core.tracing import lines_run
+from tests.behaviour.nested import full
+from tests.support import Recorder, account, hold, make_scheduler, noop, now, settle
 
 
 def running_in(scheduler: TrafficScheduler) -> tuple[int, int]:
     snapshot = scheduler.snapshot()
     return snapshot.interactive_running, snapshot.batch_running
-
-
-async def full(scheduler: TrafficScheduler, slots: int = 1) -> list[Any]:
-    """Interactive calls in so many slots."""
-    held = [hold(scheduler) for _ in range(slots)]
-    await settle()
-    return held
 
 
 @pytest.mark.parametrize("kind", ["interactive", "batch"])
@@ -95,54 +77,6 @@ async def test_a_child_that_got_a_slot_of_its_own_wants_that_of_its_parent_no_mo
     await assert_whole(scheduler)
 
 
-async def test_after_the_end_of_a_close_a_call_that_goes_on_submits_nothing_more() -> None:
-    scheduler = make_scheduler()
-    seen: list[str] = []
-
-    async def stubborn() -> None:
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.sleep(100)
-        try:
-            await scheduler.submit("interactive", noop)
-        except Exception as error:
-            seen.append(type(error).__name__)
-
-    task = asyncio.create_task(scheduler.submit("interactive", stubborn))
-    await settle()
-    await scheduler.close(timeout=0)
-
-    await task
-    assert seen == ["SchedulerClosed"]
-
-
-async def test_the_end_of_a_close_cancels_calls_that_share_a_task_once() -> None:
-    scheduler = make_scheduler()
-    seen: list[str] = []
-
-    async def inner() -> None:
-        try:
-            await asyncio.sleep(100)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            seen.append(f"{task.cancelling() if task else 0} cancel")
-            raise
-
-    async def outer() -> None:
-        try:
-            await scheduler.submit("interactive", inner)
-        except BaseException as error:
-            seen.append(type(error).__name__)
-            raise
-
-    task = asyncio.create_task(scheduler.submit("interactive", outer))
-    await settle()
-    await scheduler.close(timeout=0)
-
-    with pytest.raises(CallAborted):
-        await task
-    assert seen == ["1 cancel", "CancelledError"]
-
-
 async def test_nested_calls_as_deep_as_one_likes_take_one_slot() -> None:
     scheduler = make_scheduler()
 
@@ -191,79 +125,6 @@ async def test_a_child_task_takes_a_free_slot_if_it_may_and_is_then_a_call_like_
     assert scheduler.snapshot().interactive.rps == 0.2
     assert scheduler.snapshot().interactive.sample_count == 2
     assert recorder.names[:2] == ["CallStarted interactive parent", "CallStarted interactive child"]
-
-
-async def test_a_call_in_a_lent_slot_is_no_arrival_no_sample_no_total_and_no_event() -> None:
-    scheduler = make_scheduler()
-    recorder = Recorder(scheduler)
-    (other,) = await full(scheduler)
-    before = scheduler.snapshot().interactive
-
-    async def inner() -> None:
-        await asyncio.sleep(1)
-
-    async def parent() -> None:
-        await scheduler.submit("interactive", inner, label="inner")
-        await asyncio.gather(*[scheduler.submit("interactive", inner, label="inner") for _ in range(2)])
-
-    await scheduler.submit("batch", parent, label="parent")
-
-    assert scheduler.snapshot().interactive.rps == before.rps
-    assert scheduler.snapshot().interactive.sample_count == 0
-    assert account(scheduler, "interactive").submitted == 1
-    assert account(scheduler, "batch").submitted == 1
-    assert not [name for name in recorder.names if name.endswith("inner")]
-    other.release()
-
-
-async def test_interactive_calls_in_the_slot_of_an_interactive_one_are_no_traffic_of_their_own() -> None:
-    scheduler = make_scheduler(interactive_rps_threshold=100)
-    (other,) = await full(scheduler)
-
-    async def inner(give_way: bool) -> None:
-        slot = current_slot()
-        assert slot is not None
-        await asyncio.sleep(1)
-        if give_way:
-            async with slot.released():
-                other.release()
-                await settle()
-
-    async def parent() -> None:
-        await scheduler.submit("interactive", inner, False)
-        await asyncio.gather(*[scheduler.submit("interactive", inner, give_way) for give_way in (False, True)])
-
-    await scheduler.submit("interactive", parent)
-
-    # The one that held the other slot, and the parent.
-    assert scheduler.snapshot().interactive.rps == 0.2
-    assert scheduler.snapshot().interactive.sample_count == 2
-    await assert_whole(scheduler)
-
-
-async def test_waiting_children_are_listed_but_count_only_with_a_slot_of_their_own() -> None:
-    scheduler = make_scheduler(interactive_rps_threshold=100)
-    (other,) = await full(scheduler)
-    gate = asyncio.Event()
-
-    async def parent() -> None:
-        await asyncio.gather(*[scheduler.submit("interactive", gate.wait, label=f"child {n}") for n in range(3)])
-
-    task = asyncio.create_task(scheduler.submit("interactive", parent))
-    await settle()
-    snapshot = scheduler.snapshot()
-    assert (snapshot.running, snapshot.interactive_queued, snapshot.totals["interactive"].submitted) == (2, 0, 2)
-    assert [call.label for call in scheduler.calls() if call.state == "queued"] == ["child 1", "child 2"]
-    assert snapshot.interactive.rps == 0.2
-
-    other.release()
-    await settle()
-    assert scheduler.snapshot().totals["interactive"].submitted == 3
-    assert scheduler.snapshot().interactive.rps == pytest.approx(0.3)
-    gate.set()
-    await task
-    assert account(scheduler, "interactive").completed == 3
-    await assert_whole(scheduler)
 
 
 async def test_a_nested_call_of_the_parent_itself_waits_until_its_slot_is_back() -> None:
@@ -372,167 +233,6 @@ async def test_a_task_that_outlives_its_parent_call_takes_slots_like_anybody() -
     assert account(scheduler, "interactive").completed == 2
 
 
-async def test_run_timeout_applies_to_a_nested_call_and_leaves_the_parent_alone() -> None:
-    scheduler = make_scheduler()
-
-    async def parent() -> str:
-        with pytest.raises(RunTimeout):
-            await scheduler.submit("batch", asyncio.sleep, 9, run_timeout=1)
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-        return "went on"
-
-    assert await scheduler.submit("batch", parent) == "went on"
-    assert account(scheduler, "batch").completed == 1
-    assert now() == 1.0
-    await assert_whole(scheduler)
-
-
-async def test_the_parents_run_timeout_ends_the_nested_call_too() -> None:
-    scheduler = make_scheduler()
-    seen: list[type[BaseException]] = []
-
-    async def inner() -> None:
-        try:
-            await asyncio.sleep(9)
-        except BaseException as error:
-            seen.append(type(error))
-            raise
-
-    with pytest.raises(RunTimeout):
-        await scheduler.submit("batch", scheduler.submit, "batch", inner, run_timeout=1)
-
-    assert seen == [asyncio.CancelledError]
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
-    assert account(scheduler, "batch").timed_out == 1
-    await assert_whole(scheduler)
-
-
-async def test_an_error_of_a_nested_call_is_the_parents_to_handle() -> None:
-    scheduler = make_scheduler()
-
-    async def broken() -> None:
-        raise ZeroDivisionError
-
-    async def parent() -> None:
-        with pytest.raises(ZeroDivisionError):
-            await scheduler.submit("batch", broken)
-        with pytest.raises(ZeroDivisionError):
-            await asyncio.gather(scheduler.submit("batch", broken))
-
-    await scheduler.submit("batch", parent)
-    assert account(scheduler, "batch").completed == 1
-    await assert_whole(scheduler)
-
-
-async def test_a_full_queue_does_not_refuse_nested_calls() -> None:
-    scheduler = make_scheduler(max_queued_batch=0)
-
-    async def parent() -> None:
-        await asyncio.gather(*[scheduler.submit("batch", asyncio.sleep, 1) for _ in range(3)])
-
-    await scheduler.submit("batch", parent)
-    assert now() == 3.0
-
-
-async def test_a_call_that_has_ended_is_no_unfinished_sample_although_its_slot_is_still_used() -> None:
-    scheduler = make_scheduler(interactive_p95_threshold=5.0)
-    other, inner = hold(scheduler, observe=False), []
-
-    async def parent() -> None:
-        inner.append(asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 60)))
-        await asyncio.sleep(1)
-
-    await settle()
-    await scheduler.submit("interactive", parent)
-    await asyncio.sleep(30)
-
-    assert scheduler.snapshot().interactive_running == 2
-    assert (scheduler.snapshot().pressure, scheduler.snapshot().interactive.sample_count) == (0.0, 0)
-    other.release()
-    await asyncio.gather(*inner)
-    await assert_whole(scheduler)
-
-
-@pytest.mark.parametrize("timeout", [0, 0.5])
-async def test_a_queue_timeout_holds_for_a_nested_call_that_waits(timeout: float) -> None:
-    scheduler = make_scheduler()
-
-    async def parent() -> tuple[Any, Any]:
-        first = asyncio.create_task(scheduler.submit("batch", asyncio.sleep, 1))
-        await settle()
-        second = asyncio.create_task(scheduler.submit("batch", noop, queue_timeout=timeout))
-        return await asyncio.gather(first, second, return_exceptions=True)
-
-    _, second = await scheduler.submit("batch", parent)
-    assert isinstance(second, QueueTimeout)
-    assert account(scheduler, "batch").rejected == 1
-    await assert_whole(scheduler)
-
-
-async def test_a_cancelled_child_loses_its_place_and_the_next_gets_the_slot() -> None:
-    scheduler = make_scheduler()
-    ran: list[int] = []
-
-    async def child(number: int) -> None:
-        ran.append(number)
-        await asyncio.sleep(1)
-
-    async def parent() -> None:
-        tasks = [asyncio.create_task(scheduler.submit("batch", child, number)) for number in range(4)]
-        await settle()
-        tasks[0].cancel()  # uses the slot
-        tasks[1].cancel()  # waits for it
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    await scheduler.submit("batch", parent)
-    assert ran == [0, 2, 3]
-    assert now() == 2.0
-    await assert_whole(scheduler)
-
-
-async def test_close_lets_nested_calls_of_running_ones_go_on_and_its_end_cancels_them() -> None:
-    scheduler = make_scheduler()
-    ended: list[str] = []
-
-    async def child(name: str, seconds: float) -> None:
-        try:
-            await asyncio.sleep(seconds)
-            ended.append(name)
-        except asyncio.CancelledError:
-            ended.append(f"{name} cancelled")
-            raise
-
-    async def parent() -> None:
-        await asyncio.sleep(1)
-        await scheduler.submit("batch", child, "own", 1)
-        await asyncio.gather(*[scheduler.submit("batch", child, f"child {n}", 2 + n) for n in range(2)])
-
-    task = asyncio.create_task(scheduler.submit("batch", parent))
-    await settle()
-    report = await scheduler.close(timeout=5)
-    with pytest.raises(CallAborted):
-        await task
-    assert ended == ["own", "child 0", "child 1 cancelled"]
-    assert (report.finished, report.cancelled, report.abandoned) == (0, 1, 0)
-    assert not armed_timers()
-
-
-async def test_drain_and_close_from_inside_a_nested_call_are_refused() -> None:
-    scheduler = make_scheduler()
-
-    async def inner() -> None:
-        with pytest.raises(SchedulerMisuse, match="wait for itself"):
-            await scheduler.drain()
-        with pytest.raises(SchedulerMisuse, match="wait for itself"):
-            await asyncio.create_task(scheduler.close())
-
-    await scheduler.submit("batch", scheduler.submit, "batch", inner)
-
-
 async def test_slot_blocks_nest_like_calls() -> None:
     scheduler = make_scheduler()
     (other,) = await full(scheduler)
@@ -584,26 +284,6 @@ async def test_a_child_that_waits_gets_whichever_comes_first_a_slot_of_its_own_o
     await assert_whole(scheduler)
 
 
-async def test_chains_of_background_tasks_keep_nothing_of_the_calls_before() -> None:
-    scheduler = make_scheduler()
-    depth: list[int] = []
-    tasks: list[asyncio.Task[Any]] = []
-
-    async def hop(left: int) -> None:
-        depth.append(len([node for node in lineage(active.get()) if isinstance(node, Call)]))
-        if left:
-            tasks.append(asyncio.create_task(later(left - 1)))
-
-    async def later(left: int) -> None:
-        await settle()
-        await scheduler.submit("batch", hop, left)
-
-    await scheduler.submit("batch", hop, 10)
-    while tasks:
-        await tasks.pop()
-    assert depth == [1] * 11
-
-
 async def test_children_of_a_call_that_ended_wait_for_the_slot_of_its_own_host() -> None:
     scheduler = make_scheduler()
     (other,) = await full(scheduler)
@@ -623,70 +303,6 @@ async def test_children_of_a_call_that_ended_wait_for_the_slot_of_its_own_host()
     other.release()
     await other.task
     await assert_whole(scheduler)
-
-
-async def test_a_waiting_call_that_is_lent_a_slot_leaves_no_timer_behind() -> None:
-    scheduler = make_scheduler()
-    (other,) = await full(scheduler)
-
-    async def parent() -> None:
-        first = asyncio.create_task(scheduler.submit("batch", asyncio.sleep, 1))
-        await settle()
-        second = asyncio.create_task(scheduler.submit("batch", settle, queue_timeout=10))
-        await first
-        await second
-        assert not armed_timers()
-
-    await scheduler.submit("batch", parent)
-    other.release()
-    await other.task
-    await assert_whole(scheduler)
-
-
-async def test_the_end_of_close_reaches_a_call_that_was_lent_a_slot_and_has_not_woken() -> None:
-    scheduler = make_scheduler()
-    (other,) = await full(scheduler)
-    children: list[asyncio.Task[Any]] = []
-
-    async def child() -> None:
-        await asyncio.sleep(1)
-        assert scheduler._shutdown is not None
-        asyncio.get_running_loop().call_soon(scheduler._shutdown._interrupt)
-
-    async def parent() -> None:
-        children.append(start(scheduler.submit("batch", child)))
-        children.append(start(scheduler.submit("batch", asyncio.sleep, 100)))
-        await asyncio.sleep(50)
-
-    children.append(start(scheduler.submit("batch", parent)))
-    await settle()
-    close = asyncio.create_task(scheduler.close(timeout=50))
-    await asyncio.wait([close, *children])
-    other.release()
-    assert isinstance(children[2].exception(), CallAborted)
-    assert now() == 1.0
-
-
-async def test_a_newcomer_and_a_look_cost_no_more_among_thousands_of_nested_calls_that_wait() -> None:
-    costs = []
-    for number in (10, 2000):
-        scheduler, gate = make_scheduler(max_queued_batch=10), asyncio.Event()
-        other = hold(scheduler)
-
-        async def parent(scheduler: TrafficScheduler, gate: asyncio.Event, number: int) -> None:
-            await asyncio.gather(*[scheduler.submit("batch", gate.wait) for _ in range(number)])
-
-        agent = asyncio.create_task(scheduler.submit("batch", parent, scheduler, gate, number))
-        await settle()
-        newcomer = scheduler.submit("batch", noop)
-
-        costs.append(lines_run(partial(newcomer.send, None)) + lines_run(scheduler.snapshot))
-        newcomer.close()
-        gate.set()
-        other.release()
-        await asyncio.gather(agent, other.task)
-
-    assert costs[1] == pytest.approx(costs[0], abs=20)
 
 
 async def test_a_call_inside_never_uses_the_slot_of_one_beyond_its_own_tasks_running_call() -> None:

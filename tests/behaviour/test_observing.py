@@ -1,39 +1,31 @@
 """What a policy hears of single interactive calls: each that is traffic comes once and ends once, in whatever way.
 
-`ObservingPolicy` of API.md. Faults, and what it may not do: test_observing_faults.py; plays: test_observing_plays.py.
+`ObservingPolicy` of API.md. Calls inside of calls: test_observing_inside.py; threads and loops:
+test_observing_loops.py; who hears, and what it decides then: test_observing_policies.py, test_observing_decisions.py;
+faults, and what it may not do: test_observing_faults.py; plays: test_observing_plays.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from llm_traffic_scheduler import (
-    AdaptivePolicy,
     Arrived,
-    Decision,
     Ended,
     FirstToken,
-    FixedPolicy,
-    ObservingPolicy,
     QueueFull,
     SchedulerClosed,
-    Signals,
     TrafficScheduler,
     current_slot,
     traffic,
 )
-from llm_traffic_scheduler.testing import VirtualTimeLoop
 from tests.behaviour.doors import Door, assert_whole, each_door, outcome, start, through_submit
-from tests.behaviour.left_behind import Left
-from tests.behaviour.threads import bound_scheduler
 from tests.heard import Heard
-from tests.support import Law, hold, make_scheduler, noop, settle
+from tests.support import hold, make_scheduler, noop, settle
 
 
 async def fail() -> None:
@@ -272,114 +264,6 @@ async def test_refused_arguments_and_a_closed_scheduler_make_no_arrival() -> Non
     assert heard.told == []
 
 
-# Calls inside of calls
-
-
-async def test_a_call_in_a_lent_slot_is_not_heard_of() -> None:
-    heard = Heard()
-    scheduler = make_scheduler(policy=heard)
-
-    async def inner() -> None:
-        slot = current_slot()
-        assert slot is not None
-        slot.first_token()
-        async with slot.released():
-            await asyncio.sleep(1)
-
-    await scheduler.submit("interactive", scheduler.submit, "interactive", inner)
-
-    assert heard.names == ["Arrived", "completed"]
-    heard.check()
-
-
-async def test_a_call_inside_that_gets_a_slot_of_its_own_at_once_is_heard_of() -> None:
-    heard = Heard()
-    scheduler = make_scheduler(policy=heard)
-
-    async def outer() -> None:
-        await asyncio.sleep(1)
-        await asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 2))
-
-    await scheduler.submit("interactive", outer)
-
-    first, inner, done, last = heard.told
-    assert [at for at, _ in heard.told] == [0.0, 1.0, 3.0, 3.0]
-    assert inner[1].call == done[1].call != first[1].call == last[1].call
-    heard.check()
-
-
-async def test_a_call_inside_that_waits_arrives_when_it_gets_a_slot_of_its_own_and_lives_from_its_submit() -> None:
-    heard = Heard()
-    scheduler = make_scheduler(policy=heard)
-    other = hold(scheduler, observe=False)
-    await settle()
-    opened = asyncio.Event()
-
-    async def outer() -> None:
-        # The first child has the slot that is lent, the second waits.
-        children: list[asyncio.Task[Any]] = [asyncio.create_task(scheduler.submit("interactive", opened.wait))]
-        await settle()
-        children.append(asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 2)))
-        await asyncio.sleep(5)
-        assert heard.names == ["Arrived"]
-        other.release()
-        await asyncio.sleep(3)
-        opened.set()
-        await asyncio.gather(*children)
-
-    await scheduler.submit("interactive", outer)
-
-    assert heard.names == ["Arrived", "Arrived", "completed", "completed"]
-    (_, _), (arrived_at, _), (ended_at, ended), _ = heard.told
-    assert (arrived_at, ended_at, ended.latency) == (5.0, 7.0, 7.0)  # type: ignore[union-attr]
-    heard.check()
-
-
-async def test_a_call_inside_that_leaves_before_it_gets_a_slot_is_not_heard_of() -> None:
-    heard = Heard()
-    scheduler = make_scheduler(policy=heard)
-    hold(scheduler, observe=False)
-    await settle()
-
-    async def outer() -> None:
-        lent = asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 10))
-        await settle()
-        leaver = asyncio.create_task(scheduler.submit("interactive", noop))
-        late = start(scheduler.submit("interactive", noop, queue_timeout=1))
-        await settle()
-        leaver.cancel()
-        await asyncio.sleep(2)
-        assert late.done()
-        lent.cancel()
-
-    await scheduler.submit("interactive", outer)
-
-    assert heard.names == ["Arrived", "completed"]
-    heard.check()
-
-
-async def test_a_call_that_ends_before_its_guest_has_ended_once() -> None:
-    heard = Heard()
-    scheduler = make_scheduler(policy=heard)
-    hold(scheduler, observe=False)
-    await settle()
-    tasks = []
-
-    async def outer() -> None:
-        tasks.append(asyncio.create_task(scheduler.submit("interactive", asyncio.sleep, 10)))
-        await settle()
-
-    await scheduler.submit("interactive", outer)
-    assert heard.names == ["Arrived", "completed"]
-    await asyncio.gather(*tasks)
-
-    assert heard.names == ["Arrived", "completed"]
-    heard.check()
-
-
-# What an event says
-
-
 @each_door
 async def test_an_end_tells_of_everything_from_submit_to_end(run: Door) -> None:
     heard = Heard()
@@ -453,297 +337,6 @@ async def test_calls_that_are_unfinished_at_the_same_time_have_numbers_of_their_
     await settle()
 
     assert len({event.call for event in heard.of(Arrived)}) == len(heard.unfinished) == 20
-
-
-# When
-
-
-async def test_the_policy_is_advanced_once_in_a_slice_and_before_it_hears_of_its_first_event() -> None:
-    heard = Heard()
-    scheduler = make_scheduler(policy=heard, window=10.0)
-
-    tasks = []
-    for step in range(90):  # three calls in each slice of 0.1 s, the ends of which are others
-        tasks.append(start(scheduler.submit("interactive", asyncio.sleep, 0.95)))
-        await asyncio.sleep(1 / 30 + step * 1e-9)
-
-    slices = [int(at * 10 + 1e-6) for at in heard.advanced]
-    assert slices == sorted(set(slices))
-    assert len(slices) >= 30
-    heard.check()
-
-
-async def test_what_it_decides_after_it_has_heard_of_a_call_holds_at_once() -> None:
-    class OneLess(Heard):
-        def decide(self, now: float, signals: Signals) -> Decision:
-            return Decision(signals.batch_max - len(self.unfinished))
-
-    scheduler = make_scheduler(max_concurrency=6, batch_max_concurrency=4, batch_min_concurrency=1, policy=OneLess())
-    interactive = [hold(scheduler) for _ in range(2)]
-    await settle()
-    batch = [hold(scheduler, "batch") for _ in range(4)]
-    await settle()
-
-    assert sum(call.started for call in batch) == 2
-    interactive[0].release()
-    await settle()
-    assert sum(call.started for call in batch) == 3
-    interactive[1].release()
-    await settle()
-    assert sum(call.started for call in batch) == 4
-
-
-class RisesOn(Law):
-    """Lets one batch call run, and four once it has heard of an event of this type."""
-
-    def __init__(self, type_: type[Any]) -> None:
-        super().__init__(lambda now, signals: Decision(self.limit), reads=frozenset({"batch_max"}))
-        self.limit = 1
-        self.type = type_
-
-    def observe(self, now: float, event: Arrived | FirstToken | Ended) -> None:
-        if isinstance(event, self.type):
-            self.limit = 4
-
-
-async def test_batch_work_starts_as_soon_as_a_first_token_has_raised_its_limit() -> None:
-    scheduler = make_scheduler(
-        max_concurrency=6, batch_max_concurrency=4, batch_min_concurrency=1, policy=RisesOn(FirstToken)
-    )
-    batch = [hold(scheduler, "batch") for _ in range(4)]
-    await settle()
-    assert sum(call.started for call in batch) == 1
-
-    async with scheduler.slot("interactive") as slot:
-        slot.first_token()
-        scheduler.check()  # nobody who may run waits
-        await settle()
-
-        assert all(call.started for call in batch)
-
-
-async def leaves_its_released_block(scheduler: TrafficScheduler) -> None:
-    async def work() -> None:
-        slot = current_slot()
-        assert slot is not None
-        async with slot.released():
-            await wait_for_ever()
-
-    task = start(scheduler.submit("interactive", work))
-    await settle()
-    task.cancel()
-
-
-async def leaves_the_queue_as_a_slot_comes_free(scheduler: TrafficScheduler) -> None:
-    held = [hold(scheduler, observe=False) for _ in range(5)]
-    task = start(scheduler.submit("interactive", noop))
-    await settle()
-    task.cancel()
-    scheduler.configure(max_concurrency=10)  # finds it gone
-    assert not any(call.task.done() for call in held)
-
-
-async def leaves_the_queue_while_it_is_paused(scheduler: TrafficScheduler) -> None:
-    scheduler.pause("interactive")
-    task = start(scheduler.submit("interactive", noop))
-    await settle()
-    task.cancel()
-
-
-@pytest.mark.parametrize(
-    "leave",
-    [leaves_its_released_block, leaves_the_queue_as_a_slot_comes_free, leaves_the_queue_while_it_is_paused],
-)
-async def test_batch_work_starts_as_soon_as_the_end_of_a_call_has_raised_its_limit(
-    leave: Callable[[TrafficScheduler], Awaitable[None]],
-) -> None:
-    scheduler = make_scheduler(
-        max_concurrency=6, batch_max_concurrency=4, batch_min_concurrency=1, policy=RisesOn(Ended)
-    )
-    batch = [hold(scheduler, "batch") for _ in range(4)]
-    await settle()
-    assert sum(call.started for call in batch) == 1
-
-    await leave(scheduler)
-    await settle()
-
-    scheduler.check()
-    assert all(call.started for call in batch)
-
-
-# Who does not want to hear
-
-
-class Deaf(Heard):
-    observing = False
-
-
-@pytest.mark.parametrize("policy", [FixedPolicy(1), Deaf()])
-async def test_for_a_policy_that_does_not_want_to_hear_nothing_is_made(policy: Any) -> None:
-    made: list[str] = []
-
-    def trace(frame: Any, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_filename.endswith("observation.py"):
-            made.append(frame.f_code.co_name)
-
-    scheduler = make_scheduler(policy=policy)
-    sys.setprofile(trace)
-    try:
-        for _ in range(5):
-            await scheduler.submit("interactive", noop)
-    finally:
-        sys.setprofile(None)
-
-    assert made == []
-    assert getattr(policy, "told", []) == []
-
-
-def test_the_protocol_is_for_those_that_observe() -> None:
-    assert isinstance(Heard(), ObservingPolicy)
-    assert not isinstance(FixedPolicy(1), ObservingPolicy)
-
-
-async def test_a_policy_that_comes_in_the_middle_hears_of_ends_of_calls_it_does_not_know() -> None:
-    first, second = Heard(), Heard()
-    scheduler = make_scheduler(policy=first)
-    old = hold(scheduler)
-    await settle()
-
-    scheduler.configure(policy=second)
-    new = hold(scheduler)
-    await settle()
-    old.release()
-    new.release()
-    await settle()
-
-    assert first.names == ["Arrived"]
-    assert second.names == ["Arrived", "completed", "completed"]
-    assert second.strangers == 1
-    second.check()
-
-
-async def test_a_policy_that_comes_back_has_forgotten_the_calls_that_ended_without_it() -> None:
-    heard = Heard()
-    scheduler = make_scheduler(policy=heard)
-    held = hold(scheduler)
-    await settle()
-
-    scheduler.configure(policy=FixedPolicy(1))
-    held.release()
-    await settle()
-    scheduler.configure(policy=heard)
-
-    assert heard.unfinished == {}
-    await scheduler.submit("interactive", noop)
-    assert heard.names == ["Arrived", "completed"]
-
-
-async def test_the_adaptive_law_is_not_stalled_by_calls_that_ended_without_it() -> None:
-    law = AdaptivePolicy(p95_target=1.0)
-    scheduler = make_scheduler(max_concurrency=8, batch_max_concurrency=6, policy=law)
-    held = [hold(scheduler) for _ in range(5)]
-    await asyncio.sleep(3)
-    scheduler.configure(policy=FixedPolicy(1))
-    for call in held:
-        call.release()
-    await settle()
-
-    scheduler.configure(policy=law)
-    await scheduler.submit("interactive", noop)
-    await asyncio.sleep(20)
-
-    assert "stalled" not in scheduler.snapshot().detail
-
-
-# Threads, loops, processes
-
-
-@pytest.mark.asyncio(loop_factories=["virtual", "debug", "real", "uvloop"])
-async def test_calls_from_threads_are_heard_of_on_the_loops_own_thread() -> None:
-    threads: set[int] = set()
-
-    class Where(Heard):
-        def observe(self, now: float, event: Arrived | FirstToken | Ended) -> None:
-            threads.add(threading.get_ident())
-            super().observe(now, event)
-
-    heard = Where()
-    scheduler = await bound_scheduler(policy=heard)
-
-    async def ask() -> None:
-        slot = current_slot()
-        assert slot is not None
-        slot.first_token()
-
-    def work() -> None:
-        scheduler.submit_from_thread("interactive", ask).result(10)
-        with scheduler.slot_from_thread("interactive"):
-            slot = current_slot()
-            assert slot is not None
-            slot.first_token()
-            slot.tokens(5)
-        with scheduler.slot_from_thread("batch"):
-            pass
-
-    await asyncio.to_thread(work)
-
-    assert heard.names == ["Arrived", "FirstToken", "completed"] * 2
-    assert heard.of(Ended)[1].tokens == 5
-    assert heard.of(FirstToken)[1].elapsed == heard.of(Ended)[1].first_token
-    assert threads == {threading.get_ident()}
-    heard.check()
-
-
-@each_door
-def test_with_the_loop_its_calls_are_forgotten_and_their_late_ends_not_heard_of(run: Door) -> None:
-    heard = Heard()
-    scheduler = make_scheduler(policy=heard)
-    left = Left(scheduler, run)
-    assert len(heard.unfinished) == 4
-    resets = heard.resets
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(run(scheduler, "interactive", noop))
-        assert heard.resets == resets + 1
-        assert heard.names == ["Arrived", "completed"]
-        left.finish()
-        assert heard.names == ["Arrived", "completed"]
-        heard.check()
-        assert heard.unfinished == {}
-        runner.run(assert_whole(scheduler))
-    heard.check()
-
-
-def test_what_a_call_of_a_loop_that_is_gone_reports_is_not_heard_of() -> None:
-    heard = Heard()
-    scheduler = make_scheduler(policy=heard)
-    first, second = VirtualTimeLoop(), VirtualTimeLoop()
-    opened = asyncio.Event()
-
-    async def work() -> None:
-        slot = current_slot()
-        await opened.wait()
-        assert slot is not None
-        slot.first_token()
-        slot.throttled(100)
-
-    async def begin() -> asyncio.Task[None]:
-        task = start(scheduler.submit("interactive", work))
-        await settle()
-        return task
-
-    async def end() -> None:
-        opened.set()
-        await task
-
-    task = first.run_until_complete(begin())
-    second.run_until_complete(scheduler.submit("interactive", noop))
-    first.run_until_complete(end())
-
-    assert heard.names == ["Arrived", "completed"]
-    assert scheduler.snapshot().reason != "throttled"
-    for loop in (first, second):
-        loop.close()
 
 
 async def test_calls_that_nobody_awaits_any_more_are_heard_to_end() -> None:

@@ -1,14 +1,11 @@
-"""Turns of tenants, what they cost and what is left of those who have gone.
+"""Turns of tenants, whatever they have done before.
 
-Keeps the core's part of promise 2 (tenants) and of promise 14.
+Keeps the core's part of promise 2 (tenants). Those at their bound: test_fair_queue_bounds.py; calls that come back:
+test_fair_queue_again.py; what turns cost, and what is left of those who have gone: test_fair_queue_cost.py.
 """
 
 from __future__ import annotations
 
-import random
-import sys
-import weakref
-from dataclasses import dataclass
 from itertools import count
 
 import pytest
@@ -17,58 +14,8 @@ from llm_traffic_scheduler.core.fair_queue import FairQueue
 from llm_traffic_scheduler.core.priority_queue import PriorityQueue
 from llm_traffic_scheduler.core.running_items import RunningItems
 from llm_traffic_scheduler.core.running_tenants import RunningTenants
-from tests.unit.core.tracing import EveryInstruction, lines_run
-
-
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class Item:
-    """Cannot be compared: a queue that tried would raise."""
-
-    tenant: str | None
-    number: int
-    priority: float = 0
-
-
-class Line:
-    """A queue, its items by the names of their tenants, and those that run."""
-
-    def __init__(self, max_running_per_tenant: int | None = None) -> None:
-        self.tenants = RunningTenants(max_running_per_tenant)
-        self.queue: FairQueue[Item] = FairQueue(self.tenants)
-        self.running: list[Item] = []
-        self.numbers = count(1)
-
-    def push(self, tenants: str | list[str | None], priority: float = 0) -> list[Item]:
-        """One item for each tenant; a word is a tenant per letter."""
-        items = [Item(tenant, next(self.numbers), priority) for tenant in tenants]
-        for item in items:
-            self.queue.push(item, item.priority, item.number)
-        self.queue.check()
-        return items
-
-    def start(self) -> Item:
-        item = self.queue.pop()
-        self.queue.started(item)
-        self.queue.check()
-        self.running.append(item)
-        return item
-
-    def end(self, item: Item) -> None:
-        self.running.remove(item)
-        self.queue.ended(item)
-        self.queue.check()
-
-    def turns(self, number: int) -> str:
-        """Tenants of the next starts, one slot: each ends before the next one starts."""
-        names = ""
-        for _ in range(number):
-            item = self.start()
-            names += item.tenant or "-"
-            self.end(item)
-        return names
-
-    def drain(self) -> str:
-        return self.turns(len(self.queue))
+from tests.unit.core.tenant_line import Item, Line
+from tests.unit.core.tracing import EveryInstruction
 
 
 def test_the_only_call_of_one_tenant_is_next_although_another_has_a_thousand() -> None:
@@ -290,82 +237,6 @@ def test_strangers_that_come_without_end_do_not_starve_one_that_waits() -> None:
     assert [at for at, tenant in enumerate(starts) if tenant == "a"] == [0, 7, 11, 15]
 
 
-def test_a_call_that_comes_back_is_in_its_old_place_and_pays_nothing() -> None:
-    line = Line()
-    line.push("aabbcc")
-    first, *_ = [line.start() for _ in range(3)]
-
-    line.queue.push(first, first.priority, first.number)
-    line.running.remove(first)
-
-    assert line.queue.peek() is first
-    assert line.tenants.running("a") == 0
-    assert line.start() is first
-    assert line.drain() == "abc"
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_call_that_stepped_aside_comes_back_for_nothing(waits: bool) -> None:
-    line = Line(max_running_per_tenant=1)
-    line.push("aabb")
-    first = line.start()
-
-    line.queue.set_aside(first)
-    assert line.tenants.running("a") == 0
-    assert line.queue.ready == 2
-    if waits:
-        line.queue.push(first, first.priority, first.number)
-        assert line.queue.pop() is first
-    line.queue.started(first)
-
-    assert line.tenants.running("a") == 1
-    line.end(first)
-    assert line.drain() == "bab"
-
-
-def test_a_call_that_came_back_and_is_cancelled_leaves_nothing() -> None:
-    line = Line()
-    (only,) = line.push("a")
-    line.start()
-    line.queue.push(only, only.priority, only.number)
-
-    line.queue.discard(only.number)
-
-    line.queue.check()
-    assert not line.queue._lines
-    assert not line.queue._charged
-
-
-def test_a_call_that_waits_again_and_goes_on_without_a_slot_pays_no_second_time() -> None:
-    line = Line()
-    (first,) = line.push("a")
-    line.start()
-    line.push("aaabbbccc")
-    names = ""
-    for _ in range(9):
-        line.queue.push(first, 0, first.number)
-        line.queue.discard(first.number)
-        line.queue.set_aside(first)
-        names += line.turns(1)
-
-    assert names == "bcabcabca"
-    line.queue.ended(first)
-    line.queue.check()
-    assert repr(line.queue) == "<FairQueue: 0 queued, 0 tenants, 0 ready>"
-
-
-def test_the_end_of_the_first_run_of_a_call_that_waits_again_is_not_its_end() -> None:
-    line = Line()
-    line.push("ab")
-    first = line.start()
-
-    line.queue.push(first, first.priority, first.number)
-    line.queue.ended(first)
-
-    line.queue.check()
-    assert line.queue.pop() is first
-
-
 def test_one_that_was_popped_and_dropped_costs_nothing() -> None:
     line = Line()
     line.push("aaabbb")
@@ -374,81 +245,6 @@ def test_one_that_was_popped_and_dropped_costs_nothing() -> None:
     line.queue.check()
 
     assert line.drain() == "ababb"
-
-
-def test_a_tenant_at_its_bound_is_passed_over_and_blocks_nobody() -> None:
-    line = Line(max_running_per_tenant=2)
-    line.push("aaaa")
-    line.push("b")
-    started = [line.start() for _ in range(3)]
-
-    assert [item.tenant for item in started] == ["a", "b", "a"]
-    assert (line.queue.size, line.queue.ready, line.queue.peek()) == (2, 0, None)
-    with pytest.raises(IndexError):
-        line.queue.pop()
-
-    line.end(started[0])
-    assert line.start().tenant == "a"
-
-
-def test_a_tenant_passed_over_gathers_no_credit() -> None:
-    line = Line(max_running_per_tenant=1)
-    line.push("a" * 10)
-    held = line.start()
-    line.push("b" * 40)
-    line.turns(30)
-
-    line.tenants.max_running_per_tenant = None
-
-    assert line.turns(6) == "ababab"
-    line.end(held)
-
-
-def test_tenants_below_their_bound_again_come_after_those_whose_turn_it_is() -> None:
-    line = Line(max_running_per_tenant=1)
-    line.push("aaee")
-    held = [line.start(), line.start()]
-    line.push("bbbbcccc")
-    assert line.turns(5) == "bcbcb"  # and c has not had its turn of the third round
-
-    for item in held:
-        line.end(item)
-
-    assert line.turns(2) == "ca"
-    assert [item.tenant for item in line.queue.ordered()] == ["e", "b", "c"]
-    assert line.drain() == "ebc"
-
-
-def test_the_bound_may_change_while_calls_wait() -> None:
-    line = Line()
-    line.push("aaaabb")
-    for _ in range(3):
-        line.start()
-
-    line.tenants.max_running_per_tenant = 1
-    line.queue.check()
-    assert line.queue.ready == 0
-
-    line.tenants.max_running_per_tenant = 2
-    line.queue.check()
-    assert [line.start().tenant, line.queue.ready] == ["b", 0]
-
-
-def test_the_bound_holds_for_all_queues_together() -> None:
-    line = Line(max_running_per_tenant=1)
-    other: FairQueue[Item] = FairQueue(line.tenants)
-    line.push("aa")
-    nightly = Item("a", 100)
-    other.push(nightly, 0, 100)
-
-    running = line.start()
-    assert (line.queue.ready, other.ready) == (0, 0)
-
-    line.end(running)
-    assert (line.queue.ready, other.ready) == (1, 1)
-    other.started(other.pop())
-    assert line.queue.ready == 0
-    other.check()
 
 
 def test_a_plain_queue_is_taken_over_with_those_that_run() -> None:
@@ -497,36 +293,6 @@ def test_an_empty_queue_has_nothing_to_pop_and_nothing_to_see() -> None:
     queue.check()
 
 
-def test_the_order_is_foretold_and_those_at_their_bound_come_last() -> None:
-    line = Line(max_running_per_tenant=1)
-    items = line.push("aaabb")
-    line.push("c", priority=5)
-    urgent = line.push("b", priority=-1)
-    line.start()
-    line.start()
-
-    # b's urgent call runs, and a's first one: both are at their bound.
-    assert [item.tenant for item in line.queue.ordered()] == ["c", "b", "a", "b", "a"]
-    line.tenants.max_running_per_tenant = None
-    foretold = line.queue.ordered()
-    assert [line.start() for _ in foretold] == foretold
-    assert line.running[0] is urgent[0]
-    assert line.running[1] is items[0]
-
-
-def test_the_old_place_of_a_call_that_came_back_is_foretold() -> None:
-    line = Line()
-    line.push("ab")
-    first = line.start()
-    line.queue.set_aside(first)
-    line.queue.push(first, first.priority, first.number)
-
-    foretold = line.queue.ordered()
-
-    assert foretold[0] is first
-    assert [line.start() for _ in foretold] == foretold
-
-
 def test_it_tells_its_state_in_one_line() -> None:
     line = Line(max_running_per_tenant=1)
     line.push("aaabb")
@@ -558,109 +324,3 @@ def test_readers_of_other_threads_may_look_at_any_instruction() -> None:
         line.queue._shrink()
 
     assert looks > 100
-
-
-@pytest.mark.parametrize("tenants", [1, 100_000])
-@pytest.mark.parametrize("order", ["first to last", "last to first", "random"])
-@pytest.mark.slow
-def test_a_hundred_thousand_that_left_early_leave_no_memory_behind(order: str, tenants: int) -> None:
-    queue: FairQueue[Item] = FairQueue()
-    kept = Item("tenant 0", 0)
-    queue.push(kept, 0, 0)
-    numbers = list(range(1, 100_001))
-    ghosts = []
-    for number in numbers:
-        item = Item(f"tenant {number % tenants}", number)
-        ghosts.append(weakref.ref(item))
-        queue.push(item, 0, number)
-    del item
-    if order == "random":
-        random.Random(7).shuffle(numbers)
-    elif order == "last to first":
-        numbers.reverse()
-
-    for number in numbers:
-        queue.discard(number)
-
-    assert not any(ghost() for ghost in ghosts)
-    assert memory(queue) < 20_000
-    queue.check()
-
-
-def test_ten_thousand_that_ran_at_once_leave_no_memory_behind() -> None:
-    line = Line()
-    items = [Item(f"tenant {number % 100}", number) for number in range(10_000)]
-    for item in items:
-        line.queue.started(item)
-
-    for item in items:
-        line.queue.ended(item)
-
-    line.queue.check()
-    assert sum(map(sys.getsizeof, (line.queue._charged, line.queue._running))) < 20_000
-
-
-def test_names_that_come_once_leave_nothing_behind_although_others_always_wait() -> None:
-    queue: FairQueue[Item] = FairQueue()
-    running: list[Item] = []
-    for number in range(20_000):
-        # Priorities too may be new each time.
-        item = Item(f"tenant {number}", number, number % 3 + number / 1e6)
-        queue.push(item, item.priority, number)
-        if queue.size > 5:
-            running.append(item := queue.pop())
-            queue.started(item)
-        if len(running) > 3:
-            queue.ended(running.pop(0))
-
-    assert len(queue._lines) <= 10
-    assert len(queue._levels) <= 10
-    assert memory(queue) < 20_000
-    queue.check()
-
-
-@pytest.mark.parametrize("tenants", [1, 2, None])
-@pytest.mark.slow
-def test_no_operation_costs_more_among_ten_thousand_than_among_a_hundred(tenants: int | None) -> None:
-    def work(number: int) -> float:
-        queue: FairQueue[Item] = FairQueue(RunningTenants(2))
-        items = [Item(f"tenant {each % (tenants or number)}", each) for each in range(number)]
-        leavers = items[::3]
-        random.Random(1).shuffle(leavers)
-
-        def run() -> None:
-            for item in items:
-                queue.push(item, 0, item.number)
-            for item in leavers:
-                queue.discard(item.number)
-            while queue.size:
-                queue.started(item := queue.pop())
-                queue.ended(item)
-
-        return lines_run(run) / number
-
-    assert work(10_000) <= 1.2 * work(100)
-
-
-def test_a_tenant_with_many_priorities_costs_no_more_at_its_bound() -> None:
-    def work(number: int) -> float:
-        queue: FairQueue[Item] = FairQueue(RunningTenants(1))
-        for each in range(number):
-            queue.push(Item("a", each, each), each, each)
-
-        def run() -> None:
-            for _ in range(number):
-                queue.started(item := queue.pop())
-                queue.ended(item)
-
-        return lines_run(run) / number
-
-    assert work(2_000) <= 1.2 * work(100)
-
-
-def memory(queue: FairQueue[Item]) -> int:
-    """Bytes held by the queue's own containers."""
-    lines = list(queue._lines.values())
-    inner = [each for line in lines for each in (line.heap, line.accounts)]
-    containers = [queue._items, queue._lines, queue._levels, queue._heap, queue._charged, queue._running]
-    return sum(map(sys.getsizeof, [*containers, *inner, *queue._heap, *(it for line in lines for it in line.heap)]))
