@@ -31,7 +31,11 @@ from llm_traffic_scheduler.simulation.progress import progress_bar
 
 TRACES: Final = Path(__file__).resolve().parents[2] / "shared" / "traces"
 SECONDS_PER_MINUTE: Final = 0.05  # of a core for a simulated one: 118 runs of 4 minutes took 22 s
-RANKED: Final = tuple(family for opponent in comparison.OPPONENTS for family in opponent.families)
+ARMS: Final = {
+    "all": None,
+    "headline": tuple(family for opponent in comparison.OPPONENTS for family in opponent.families),
+    "ours": (),
+}
 SHORT: Final = ("steady", "cv3", "chat", "burst")
 
 
@@ -72,7 +76,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
     add("--seeds", type=whole(1), metavar="N", help="instances of each shape (1; --full: 10); figures to quote need 4")
     add("--minutes", type=minutes, metavar="M", help="length of an instance (10; --full: 30)")
     add("--all-settings", action="store_true", help="not only every second setting of each sweep (--full: all)")
-    add("--headline", action="store_true", help="without the arms that no line to reach is about")
+    add("--arms", choices=ARMS, default="all", help="headline: those that a line to reach is about; ours: no others")
     add("--engines", type=engines, metavar="A,B", help="A100, H100, or both with a comma (A100; --full: both)")
     add("--max-concurrency", type=whole(1), default=128, metavar="N", help="the cap (128)")
     add("--batch-max", type=whole(1), default=64, metavar="N", help="batch calls at a time, at most (64)")
@@ -104,7 +108,7 @@ def plan(options: argparse.Namespace) -> comparison.Plan:
         span=60 * (options.minutes or (30 if full else 10)),
         engines=options.engines or (tuple(comparison.ENGINES) if full else ("A100",)),
         thin=not (full or options.all_settings),
-        families=RANKED if options.headline else None,
+        families=ARMS[options.arms],
         room=comparison.Room(options.max_concurrency, options.batch_max),
         traces=traces,
         jobs=options.jobs,
