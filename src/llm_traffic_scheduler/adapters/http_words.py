@@ -90,7 +90,8 @@ class Tokens:
     def _read(self, line: bytes) -> None:
         if line.startswith(b"data:"):
             named, self._named = self._named, False
-            has_usage = b"usage" in line and _NO_USAGE.search(line) is None
+            # A null beside another mention may be a tool's, or a choice's: it says nothing of the event's own.
+            has_usage = b"usage" in line and (_NO_USAGE.search(line) is None or line.count(b"usage") > 1)
             may_end = _LAST.search(line) is not None
             if not (has_usage or may_end) and (named or _SAYS.search(line) is not None):
                 self._events += 1  # without a look into it

@@ -134,6 +134,22 @@ def test_a_chunk_that_is_quoted_in_a_text_is_none() -> None:
     assert not said
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "response.completed", "response": {"tools": [{"usage": None}], "usage": {"output_tokens": 9}}},
+        {"type": "message_delta", "usage": {"output_tokens": 9, "server_tool_use": {"usage": None}}},
+        {"choices": [{"delta": {"content": "."}, "usage": None}], "usage": {"completion_tokens": 9}},
+    ],
+)
+def test_an_event_with_a_usage_that_is_null_may_have_another(said: dict[str, object]) -> None:
+    tokens = Tokens()
+
+    tokens.feed(b"data: " + json.dumps(said).encode() + b"\n\n")
+
+    assert tokens.count == 9
+
+
 def test_of_several_usages_the_last_counts() -> None:
     tokens = Tokens()
 
