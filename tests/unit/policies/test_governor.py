@@ -160,6 +160,16 @@ def test_a_second_fault_after_a_good_answer_gets_a_window_of_its_own() -> None:
     assert limits == [5, 5, 5, 5, 5, 2]
 
 
+def test_a_policy_that_takes_a_failing_ones_place_and_fails_too_gets_a_window_of_its_own() -> None:
+    house = House(Asked(failing(ValueError(), until=math.inf)))
+    for now in (0.0, 1.0):
+        house.governor.limit(now)
+
+    house.governor.set_policy(Asked(failing(ValueError(), until=math.inf)))
+
+    assert [house.governor.limit(now) for now in (12.0, 21.5, 22.0)] == [4, 4, 2]
+
+
 def test_a_policy_that_never_answered_leaves_the_floor() -> None:
     house = House(Asked(failing(ValueError(), until=math.inf)))
 
