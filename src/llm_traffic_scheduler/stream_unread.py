@@ -66,6 +66,7 @@ async def _wind_up_alone(reading: Reading[Any], why: SchedulerError) -> None:
 
 
 def arm(reading: Reading[Any], due: float) -> None:
+    """Look at `due` whether nobody has asked for an item in the meantime."""
     if due < math.inf and reading._loop is not None:
         reading._due = due
         reading._timer = reading._loop.call_at(due, _look_idle, reading, context=Context())

@@ -28,7 +28,7 @@ __all__ = [
 class Scope:
     """A `traffic` block: the kind in force in it, and what its calls take that say nothing themselves.
 
-    `interactive` is False in batch, and inside of it; the rest is merged with the block around. `bulk`: the call that
+    `interactive` is False in batch, and inside of it; the rest is merged with what is around. `bulk`: the call that
     is submitted here next is one of `map` or `as_completed`, which wait for room: no full queue turns it away.
     """
 
@@ -69,12 +69,8 @@ def is_bulk(node: Call | Scope | None) -> bool:
 
 
 def tenant_in_force(node: Call | Scope | None) -> str | None:
-    """Whose work the code here is: what the nearest call or `traffic` block around says that says it."""
-    while node is not None:
-        if (tenant := node.tenant) is not None:
-            return tenant
-        node = node.parent
-    return None
+    """Whose work the code here is. Each call and block has got its tenant from what is around it, if it said none."""
+    return None if node is None else node.tenant
 
 
 def around() -> Call | Scope | None:

@@ -14,7 +14,7 @@ from .call import Call
 from .core.admission import GONE
 from .core.checks import number, text_or_none, timeout
 from .errors import SchedulerMisuse
-from .surroundings import Scope, active, around, leave_block
+from .surroundings import Scope, active, around, leave_block, tenant_in_force
 from .work import Kind, kind_name
 
 __all__ = [
@@ -71,9 +71,10 @@ class Traffic:
         outer = options_in_force(inside)
         if inside is not None and not inside.interactive:
             interactive = False
+        if tenant is None:  # nearer than the block around may be a call, which has one of its own
+            tenant = tenant_in_force(inside)
         if outer is not None:
             priority = outer.priority if priority is None else priority
-            tenant = outer.tenant if tenant is None else tenant
             queue_timeout = outer.queue_timeout if queue_timeout is None else queue_timeout
         self._scope = Scope(interactive, priority, tenant, queue_timeout, living_call(inside))
         self._token = active.set(self._scope)
@@ -91,10 +92,11 @@ def enter_bulk(interactive: bool) -> Scope:
     """Put a scope in force for one call of `map` or `as_completed`, which no full queue turns away; for a task's whole
     rest. Everything else is as outside of it, and when its function runs, the scope is to be taken out.
     """
-    inside = living(around())
+    inside = around()
+    tenant, inside = tenant_in_force(inside), living(inside)
     outer = options_in_force(inside)
-    given = (None, None, None) if outer is None else (outer.priority, outer.tenant, outer.queue_timeout)
-    scope = Scope(interactive, *given, living_call(inside))
+    priority, queue_timeout = (None, None) if outer is None else (outer.priority, outer.queue_timeout)
+    scope = Scope(interactive, priority, tenant, queue_timeout, living_call(inside))
     scope.bulk = True
     active.set(scope)
     return scope

@@ -83,6 +83,17 @@ async def test_a_listener_added_later_hears_nothing_of_before_and_a_removed_one_
         scheduler.remove_listener(first)
 
 
+async def test_where_the_last_listener_has_gone_no_call_looks_for_any() -> None:
+    scheduler = make_scheduler()
+    await scheduler.drain()
+    recorder = Recorder(scheduler)
+    assert scheduler._home.attentive
+
+    scheduler.remove_listener(recorder)
+
+    assert not scheduler._home.attentive
+
+
 @pytest.mark.parametrize("error", [ValueError("bug"), asyncio.CancelledError(), GeneratorExit(), StopIteration()])
 async def test_a_raising_listener_disturbs_neither_the_call_nor_the_listeners_behind_it(
     error: BaseException, caplog: pytest.LogCaptureFixture

@@ -112,8 +112,14 @@ async def test_a_refused_stream_never_calls_its_source_and_may_be_tried_again() 
 
 async def test_kind_options_and_tenant_are_those_of_the_creation() -> None:
     scheduler, seen = make_scheduler(), []
+
+    def see() -> None:
+        slot = current_slot()
+        assert slot is not None
+        seen.append((kind_in_force(), slot.kind, slot.tenant))
+
     words = Words(1)
-    words.seen = lambda: seen.append((kind_in_force(), scheduler.calls()[0].kind, scheduler.calls()[0].tenant))
+    words.seen = see
 
     with traffic("batch", tenant="t"):
         made_inside, contagious = (
@@ -125,8 +131,9 @@ async def test_kind_options_and_tenant_are_those_of_the_creation() -> None:
     await read(contagious)
     with traffic("batch", tenant="t"):
         await read(made_outside)
+    await scheduler.submit("interactive", read, scheduler.stream("interactive", words.generator), tenant="t")
 
-    assert seen == [("batch", "batch", "t")] * 2 + [("interactive", "interactive", None)]
+    assert seen == [("batch", "batch", "t")] * 2 + [("interactive", "interactive", None)] * 2
 
 
 async def test_a_stream_made_in_a_batch_call_is_batch_wherever_it_is_read() -> None:

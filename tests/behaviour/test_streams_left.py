@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -158,6 +159,24 @@ async def test_a_stream_that_never_started_or_has_ended_is_dropped_without_a_war
         await read(scheduler.stream("interactive", words.generator))
         gc.collect()
 
+    await assert_over(scheduler, words)
+
+
+@pytest.mark.asyncio(loop_factories=["virtual", "eager"])
+async def test_a_stream_that_is_being_closed_is_dropped_without_a_warning() -> None:
+    scheduler, words = make_scheduler(), Words(hangs=5)
+    box = [scheduler.stream("interactive", words.generator, idle_timeout=10)]
+    await anext(box[0])
+    await asyncio.sleep(11)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lost = weakref.ref(box.pop())
+        gc.collect()
+
+    assert lost() is None
+    assert words.closed == 0
+    await asyncio.sleep(5)
     await assert_over(scheduler, words)
 
 

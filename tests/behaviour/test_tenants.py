@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 
-from llm_traffic_scheduler import QueueTimeout, current_slot
+from llm_traffic_scheduler import QueueTimeout, current_slot, traffic
 from tests.support import Held, account, hold, make_scheduler, noop, settle
 
 
@@ -123,6 +124,41 @@ async def test_a_call_inside_of_another_is_of_the_same_tenant_unless_it_says_oth
 
     await scheduler.submit("batch", agent, tenant="acme")
     assert seen == ["acme", "acme", "other"]
+
+
+@pytest.mark.parametrize("around", [None, "somebody"])
+@pytest.mark.parametrize("way", ["submit", "block", "map", "map in line", "submit afterwards", "block afterwards"])
+async def test_what_is_inside_of_a_tenants_call_is_the_tenants_whatever_is_around_that(
+    way: str, around: str | None
+) -> None:
+    scheduler = make_scheduler(max_concurrency=4, max_queued_batch=7 if way == "map in line" else None)
+    call_is_over = asyncio.Event()
+
+    async def whose(*item: int) -> str | None:
+        slot = current_slot()
+        assert slot is not None
+        return slot.tenant
+
+    async def ask() -> str | None:
+        if way.startswith("map"):
+            [tenant] = [tenant async for tenant in scheduler.map("batch", whose, [1])]
+            return tenant
+        if way.endswith("afterwards"):
+            await call_is_over.wait()
+        with traffic("batch") if way.startswith("block") else nullcontext():
+            return await scheduler.submit("batch", whose)
+
+    async def agent() -> asyncio.Task[str | None]:
+        asking = asyncio.create_task(ask())
+        if not way.endswith("afterwards"):
+            await asking
+        return asking
+
+    with traffic("batch", tenant=around):
+        asking = await scheduler.submit("batch", agent, tenant="acme")
+    call_is_over.set()
+
+    assert await asking == "acme"
 
 
 async def test_who_waits_for_its_tenant_is_told_so_and_so_is_the_operator() -> None:

@@ -71,6 +71,7 @@ def test_fewer_arms_are_run_where_fewer_are_asked_for(arms: str, families: set[s
     done = compare("--shapes", "sparse", "--minutes", "1", "--arms", arms, "--json", tmp_path / "out.json")
 
     assert done.returncode == 0
+    assert "Left out: no scheduler, semaphore, priority only, batch_min, " in done.stdout
     assert {arm["family"] for arm in json.loads((tmp_path / "out.json").read_text())["arms"]} == families
 
 

@@ -70,7 +70,7 @@ def test_b58_nothing_in_the_package_reads_the_wall_clock() -> None:
     readers = [
         f"{room.relative_to(SOURCES)}:{node.lineno}"
         for room in sorted(SOURCES.rglob("*.py"))
-        if room.relative_to(SOURCES).as_posix() != "adapters/httpx.py"
+        if room.relative_to(SOURCES).as_posix() != "adapters/http_rules.py"
         for node in ast.walk(ast.parse(room.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute)
         if ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today")

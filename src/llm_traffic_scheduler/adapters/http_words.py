@@ -14,7 +14,7 @@ from typing import Final
 
 from llm_traffic_scheduler import QueueTimeout, Rejected
 
-__all__ = ["Tokens", "body_of", "impatient", "refusal_body", "refusal_headers", "retry_after"]
+__all__ = ["Tokens", "body_length", "impatient", "is_searched", "refusal_body", "refusal_headers", "retry_after"]
 
 # An event that has not ended after so many bytes is nothing that starts with a token.
 _LONGEST_EVENT: Final = 1 << 20
@@ -90,7 +90,8 @@ class Tokens:
     def _read(self, line: bytes) -> None:
         if line.startswith(b"data:"):
             named, self._named = self._named, False
-            has_usage = b"usage" in line and _NO_USAGE.search(line) is None
+            # A null beside another mention may be a tool's, or a choice's: it says nothing of the event's own.
+            has_usage = b"usage" in line and (_NO_USAGE.search(line) is None or line.count(b"usage") > 1)
             may_end = _LAST.search(line) is not None
             if not (has_usage or may_end) and (named or _SAYS.search(line) is not None):
                 self._events += 1  # without a look into it
@@ -145,17 +146,24 @@ def _whole(number: object) -> int:
     return number if believable else 0  # type: ignore[return-value]
 
 
-def body_of(headers: Mapping[str, str]) -> tuple[bool, float]:
-    """Whether a body can be searched for a first token, and the bytes, as they are sent, after which it is whole.
+def is_searched(headers: Mapping[str, str]) -> bool:
+    """Whether the body is a stream of events that can be searched for a first token. One that is compressed cannot."""
+    return _has_events(headers) and headers.get("content-encoding", "identity") == "identity"
 
-    Searched are streams of events, but none that is compressed; their last event tells their end. Infinity: only the
-    end of the body does. 0 for a compressed stream: clients leave it with its last event, which cannot be seen.
+
+def _has_events(headers: Mapping[str, str]) -> bool:
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
+
+
+def body_length(headers: Mapping[str, str]) -> float:
+    """Bytes as they are sent after which the body is whole, infinity where only its end tells.
+
+    0 for a compressed stream of unknown length: clients leave it with its last event, which cannot be seen.
     """
-    if headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream":
-        searched = headers.get("content-encoding", "identity") == "identity"
-        return searched, math.inf if searched else 0
     value = headers.get("content-length", "")
-    return False, int(value) if value.isascii() and value.isdigit() and len(value) < 20 else math.inf
+    if value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
+    return 0 if _has_events(headers) and not is_searched(headers) else math.inf
 
 
 def retry_after(headers: Mapping[str, str], wall_clock: Callable[[], float]) -> float | None:

@@ -252,7 +252,7 @@ def reads_of(policy: LimitPolicy) -> frozenset[str]:
 
 
 def threshold_of(policy: LimitPolicy) -> float | None:
-    """The age from which an unfinished call joins the quantile; None if the policy has none that makes sense."""
+    """The age, in seconds, from which an unfinished call joins the quantile; None if the policy has no sensible one."""
     try:
         threshold = getattr(policy, "p95_threshold", None)
         if type(threshold) is not float:  # it may have changed since it was checked at the door

@@ -38,9 +38,9 @@ class Fallback:
         self._failed_at = None
 
     def decision(self, now: float, last: Decision | None, limits: Limits, window: float) -> Decision:
-        """What holds at `now`; `window` in seconds."""
+        """What holds at `now`; `window` in seconds. Threads: any."""
         if last is None:
             return Decision(limits.batch_min, 0.0, "policy_failed")
-        failed_at = now if self._failed_at is None else self._failed_at
-        limit = last.limit if now - failed_at < window else limits.batch_min
+        failed_at = self._failed_at  # once: the policy may answer again at any moment
+        limit = last.limit if failed_at is None or now - failed_at < window else limits.batch_min
         return Decision(min(limits.batch_max, max(limits.batch_min, limit)), last.pressure, "policy_failed")

@@ -55,11 +55,12 @@ def _untold(governor: Governor, now: float) -> float:
 
 
 def caught_up(governor: Governor, now: float) -> LimitPolicy:
-    """The policy, or a copy of it that has been told what left the window since the last event."""
+    """The policy, or a copy of it that has been told what left the window since the last event. Threads: any."""
+    original = governor.policy  # once: it may be replaced at any moment
     if now < governor.slice_end:
-        return governor.policy
-    policy = replica_of(governor.policy)
-    if policy is governor.policy:  # it has no state that could have to be brought up to date
+        return original
+    policy = replica_of(original)
+    if policy is original:  # it has no state that could have to be brought up to date
         return policy
     boundary = governor.slice_end
     for _ in range(0 if boundary == -math.inf else governor.window.slices):  # after as many the window is empty

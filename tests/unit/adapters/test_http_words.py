@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from llm_traffic_scheduler import QueueFull
 from llm_traffic_scheduler.adapters.http_words import (
     Tokens,
-    body_of,
+    body_length,
+    is_searched,
     refusal_body,
     refusal_headers,
     retry_after,
@@ -134,6 +135,22 @@ def test_a_chunk_that_is_quoted_in_a_text_is_none() -> None:
     assert not said
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "response.completed", "response": {"tools": [{"usage": None}], "usage": {"output_tokens": 9}}},
+        {"type": "message_delta", "usage": {"output_tokens": 9, "server_tool_use": {"usage": None}}},
+        {"choices": [{"delta": {"content": "."}, "usage": None}], "usage": {"completion_tokens": 9}},
+    ],
+)
+def test_an_event_with_a_usage_that_is_null_may_have_another(said: dict[str, object]) -> None:
+    tokens = Tokens()
+
+    tokens.feed(b"data: " + json.dumps(said).encode() + b"\n\n")
+
+    assert tokens.count == 9
+
+
 def test_of_several_usages_the_last_counts() -> None:
     tokens = Tokens()
 
@@ -180,10 +197,20 @@ def test_a_line_without_an_end_is_given_up_on_and_nothing_is_counted() -> None:
 
 
 def test_a_compressed_stream_or_a_document_is_not_searched() -> None:
-    assert body_of({"content-type": "text/event-stream; charset=utf-8"}) == (True, math.inf)
-    assert body_of({"content-type": "text/event-stream", "content-encoding": "gzip"}) == (False, 0)
-    assert body_of({"content-type": "application/json", "content-length": "17"}) == (False, 17)
-    assert body_of({}) == (False, math.inf)
+    assert is_searched({"content-type": "text/event-stream; charset=utf-8"})
+    assert not is_searched({"content-type": "text/event-stream", "content-encoding": "gzip"})
+    assert not is_searched({"content-type": "application/json"})
+    assert not is_searched({})
+
+
+def test_a_body_is_whole_after_its_length_or_its_end_and_a_compressed_stream_at_any_time() -> None:
+    stream = {"content-type": "text/event-stream"}
+
+    assert body_length(stream) == body_length({}) == math.inf
+    assert body_length(stream | {"content-length": "17"}) == body_length({"content-length": "17"}) == 17
+    assert body_length(stream | {"content-encoding": "gzip"}) == 0
+    assert body_length(stream | {"content-encoding": "gzip", "content-length": "17"}) == 17
+    assert body_length({"content-length": "17, 17"}) == body_length({"content-length": "9" * 20}) == math.inf
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,22 @@ async def test_the_first_token_is_the_first_event_with_a_token_not_the_first_byt
     assert asyncio.get_running_loop().time() - began == pytest.approx(3)
 
 
+async def test_the_events_of_an_error_are_no_tokens(library: Any) -> None:
+    scheduler = make_scheduler(policy=(law := Heard()))
+
+    async def handler(request: Any) -> Any:
+        response = stream_of(library, TOKEN, TOKEN)
+        response.status_code = 500
+        return response
+
+    async with client_of(library, handler) as client:
+        schedule_client(client, scheduler)
+        await answer_once(client)
+
+    assert [type(event) for _, event in law.told] == [Arrived, Ended]
+    assert law.of(Ended)[0].tokens == 0
+
+
 async def test_tokens_are_told_with_the_end_so_that_streams_have_a_pace(library: Any) -> None:
     scheduler = make_scheduler(policy=(law := Heard()))
     usage = b'data: {"choices": [], "usage": {"completion_tokens": 21}}\n\n'

@@ -6,11 +6,15 @@ Keeps promises 5 (how long a decision is kept), 29, 30 and 32 of SEMANTICS.md as
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
 from llm_traffic_scheduler import ConfigError, Decision, PressurePolicy, Signals
 from llm_traffic_scheduler.core.admission import Limits
+from llm_traffic_scheduler.policies.validity import caught_up
+from tests.unit.core.tracing import EveryInstruction
 from tests.unit.policies.governed import SLICE, WINDOW, Asked, AskedOnRate, Counts, House, failing
 
 
@@ -160,6 +164,16 @@ def test_a_second_fault_after_a_good_answer_gets_a_window_of_its_own() -> None:
     assert limits == [5, 5, 5, 5, 5, 2]
 
 
+def test_a_policy_that_takes_a_failing_ones_place_and_fails_too_gets_a_window_of_its_own() -> None:
+    house = House(Asked(failing(ValueError(), until=math.inf)))
+    for now in (0.0, 1.0):
+        house.governor.limit(now)
+
+    house.governor.set_policy(Asked(failing(ValueError(), until=math.inf)))
+
+    assert [house.governor.limit(now) for now in (12.0, 21.5, 22.0)] == [4, 4, 2]
+
+
 def test_a_policy_that_never_answered_leaves_the_floor() -> None:
     house = House(Asked(failing(ValueError(), until=math.inf)))
 
@@ -270,6 +284,23 @@ def test_another_policy_is_asked_at_once() -> None:
     house.governor.set_policy(Asked(lambda now, signals: Decision(5)))
 
     assert house.governor.limit(1.0) == 5
+
+
+def test_a_reader_in_another_thread_advances_no_policy_that_is_replaced_meanwhile() -> None:
+    for instruction in range(300):
+        policy, looks = Asked(), count()
+        house = House(policy)
+        house.arrived(0.0)
+        advanced = list(policy.advanced)
+
+        def look(house: House = house, looks: Iterator[int] = looks, at: int = instruction) -> None:
+            if next(looks) == at:
+                house.governor.set_policy(Asked())
+
+        with EveryInstruction(look):
+            caught_up(house.governor, 60.0)
+
+        assert policy.advanced == advanced
 
 
 class Unreadable(Asked):

@@ -102,9 +102,9 @@ class Comparison:
 
 
 def compare(ours: Curve, theirs: Curve, grid: Sequence[float] = GRID, *, tried: bool = False) -> Comparison:
-    """Ours over theirs at those P95s of the grid that both reach; with `tried` over the settings of theirs alone that
-    were tried, and not over what lies between two of them.
+    """Ours over theirs at those P95s of the grid that both reach.
 
+    `tried`: their goodput is that of a setting that was tried, and not what lies between two; P99 is as without.
     Where theirs reaches none of the grid, they are compared at its lowest P95, with what ours does at that or less. So
     an arm that cannot keep latency low is compared where it stands, and not left out.
     """

@@ -27,6 +27,7 @@ def study_json(study: Study, lines: Sequence[Line]) -> Mapping[str, object]:
             "instances": plan.seeds,
             "span": plan.span,
             "every_second_setting": plan.thin,
+            "left_out": list(plan.left_out),
             **asdict(plan.room),
         },
         "reach": [asdict(line) for line in lines],

@@ -35,8 +35,7 @@ Watch = Callable[[str], AbstractContextManager[Progress]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run. `span` in seconds; `thin`: every second setting of the sweeps; `jobs`: processes, None: one a core;
-    `families`: of these and ours, None: of all.
+    """What to run. `span` in seconds; `thin` and `families` as of `candidates`; `jobs`: processes, None: one a core.
 
     The H100 model runs the shapes of the headline only.
     """
@@ -66,13 +65,19 @@ class Plan:
 
     @property
     def most_runs(self) -> int:
-        """How many runs all `candidates` make; with several instances scouting saves some of them."""
+        """How many runs all `arms` make; with several instances scouting saves some of them."""
         return len(self.cells) * self.seeds * (1 + len(self.arms))
 
     @property
     def arms(self) -> tuple[Candidate, ...]:
         """Every arm that is run at least once on each shape."""
         return candidates(thin=self.thin, families=self.families)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The families that are not run."""
+        run = {arm.family for arm in self.arms}
+        return tuple(dict.fromkeys(arm.family for arm in candidates() if arm.family not in run))
 
     @property
     def cells(self) -> tuple[tuple[str, str], ...]:

@@ -52,6 +52,8 @@ def _rules(study: Study) -> list[str]:
         "Thresholds and targets are multiples of the interactive P95 without batch, which is known. Goodput counts the"
         " tokens, prompt and answer, of batch calls that ended within the time.",
     ]
+    if plan.left_out:
+        rules.append(f"Left out: {', '.join(plan.left_out)}.")
     if not plan.quotable:
         rules.append(
             f"Short form: {plan.instances}{', every second setting' if plan.thin else ''}. It shows the way; figures to"

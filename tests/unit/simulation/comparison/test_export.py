@@ -16,6 +16,7 @@ def test_everything_is_there_and_nothing_that_json_does_not_know() -> None:
 
     assert content["note"] == "Simulated: good for ranking policies, not for absolute GPU figures."
     assert content["plan"] | {"instances": 1, "span": 600.0, "batch_max": 64} == content["plan"]
+    assert content["plan"]["left_out"] == []
     assert len(content["reach"]) == len(reach(study))
     assert [ratio["shape"] for ratio in content["ratios"]] == ["steady", "cv3", "chat"]
     assert len(content["arms"]) == len(study.arms)

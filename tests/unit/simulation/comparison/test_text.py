@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llm_traffic_scheduler.simulation.comparison import study_text
 from llm_traffic_scheduler.simulation.comparison.families import STATIC
-from llm_traffic_scheduler.simulation.comparison.reach import reach
+from llm_traffic_scheduler.simulation.comparison.reach import OPPONENTS, reach
 from llm_traffic_scheduler.simulation.comparison.study import Study
 from tests.unit.simulation.comparison.made_up import SHAPES, curve_of, made_up_study
 
@@ -28,6 +30,16 @@ def test_a_run_that_may_be_quoted_is_not_called_short() -> None:
 
     assert "Short form" not in text
     assert "4 instances of 30 minutes of each shape" in text
+
+
+def test_a_run_of_some_arms_names_those_that_it_leaves_out_for_they_could_be_ahead() -> None:
+    study = made_up_study()
+    plan = replace(study.plan, families=tuple(family for opponent in OPPONENTS for family in opponent.families))
+
+    text = text_of(Study(plan, study.arms, study.cold_start))
+
+    assert "Left out: no scheduler, semaphore, priority only, batch_min, AIMD, scavenger." in text
+    assert "Left out" not in text_of(study)
 
 
 def test_each_shape_has_a_table_with_every_family() -> None:
