@@ -115,6 +115,8 @@ class Story:
 @asynccontextmanager
 async def tell(sdk: Any, server: LLMServer, *, idle_timeout: float = 60.0, **settings: Any) -> AsyncIterator[Story]:
     """A story in interactive traffic, on a server without faults; in the end nothing is left of it."""
+    # The story before may be over while the server has not noticed yet; it would count itself off this one's calls.
+    await passes(lambda: server.engine.running == server.engine.waiting == 0)
     server.engine.__dict__.update(FakeLLM(prefill=0.002, token=0.002).__dict__ | {"_batch": server.engine._batch})
     scheduler = make_scheduler(policy=(law := Heard()))
     words = sdk(server.url, **{"timeout": 60.0, **settings})
