@@ -30,6 +30,8 @@ _LATE: Final = 8.0  # weight of a call that has missed already
 _FALL: Final = 10 / 12  # per second
 _RISE: Final = (0.3 / 12, 2.7 / 12)  # per second: at first, and what sixty samples add
 _SURE_AFTER: Final = 60
+_SPARE: Final = 20.0  # slots that a total may lie above what could be used
+_FADES: Final = 0.99  # of the most that was held back, per latency
 _START: Final = 3.0  # batch calls while nothing is known
 
 WARM_UP: Final = 10
@@ -53,6 +55,7 @@ class Objective:
         "_goal",
         "_integral",
         "_latencies",
+        "_most_held",
         "_ring",
         "_scaled",
         "_total",
@@ -78,6 +81,7 @@ class Objective:
         self._at = -math.inf
         self._integral = 0.0  # over time, of the total in effect
         self._warm_integral = self._warm_time = 0.0
+        self._most_held = 0.0  # of late
         self._batch_running = 0
         self._batch_bounds = (1, 1)
 
@@ -250,6 +254,7 @@ class Objective:
             del self._latencies[bisect_left(self._latencies, latency)]
             del self._scaled[bisect_left(self._scaled, scaled)]
         self.samples += 1
+        self._most_held = max(self._held, _FADES * self._most_held)
         self.unfinished.stale = True
         self._solve()
 
@@ -258,7 +263,9 @@ class Objective:
         if self._scaled:
             room = math.log(self.target) - self._trim - self._p95(self._scaled)
             solved = math.exp(min(12.0, room / _EXPONENT))
-            self._goal = max(float(low), min((1 + _AGE_SHARE) * high + 20.0, solved))
+            # As much as lets all batch run beside those who have been here lately; more would only have to fall again.
+            most = max((1 + _AGE_SHARE) * high, high + self._most_held) + _SPARE
+            self._goal = max(float(low), min(most, solved))
 
     @staticmethod
     def _p95(values: list[float]) -> float:

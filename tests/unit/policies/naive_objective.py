@@ -34,6 +34,7 @@ class NaiveObjective:
     at: float = -math.inf
     weighed_at: float = -math.inf
     total_then: float = law._START
+    most_held: float = 0.0
     batch_running: int = 0
     batch_min: int = 1
     batch_max: int = 1
@@ -67,6 +68,7 @@ class NaiveObjective:
             area = sum((until - max(gone.arrived, since)) * total for since, until, total in lived)
             mean = area / (now - gone.arrived)
         self.samples.append((max(1e-6, latency), max(1.0, mean)))
+        self.most_held = max(self.held, law._FADES * self.most_held)
 
     def move(self, now: float) -> None:
         if now > self.at > -math.inf:
@@ -143,7 +145,8 @@ class NaiveObjective:
             return law._START
         scaled = [math.log(latency / total**law._EXPONENT) for latency, total in self.samples[-law._KEPT :]]
         solved = math.exp(min(12.0, (math.log(self.target) - self.trim - self.p95(scaled)) / law._EXPONENT))
-        return max(self.batch_min, min((1 + law._AGE_SHARE) * self.batch_max + 20, solved))
+        used = self.batch_max + max(law._AGE_SHARE * self.batch_max, self.most_held)
+        return max(self.batch_min, min(used + law._SPARE, solved))
 
     @staticmethod
     def p95(values: list[float]) -> float:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from llm_traffic_scheduler.policies.objective import _AGE_SHARE, _GAIN, _SHARE, Objective
+from llm_traffic_scheduler.policies.objective import _AGE_SHARE, _GAIN, _SHARE, _SPARE, Objective
 
 __all__ = ["KEPT_TARGET", "MISSED_TARGET", "MOST", "ONE_YOUNG", "TARGET", "goal", "make_objective", "serve"]
 
@@ -13,7 +13,7 @@ TARGET = 8.0
 FAR = 1e9  # by then the total has arrived where it goes
 KEPT_TARGET, MISSED_TARGET = -_GAIN * _SHARE, _GAIN * (1 - _SHARE)  # what the trim takes from each
 ONE_YOUNG = 1 + _AGE_SHARE  # slots for a call that weighs 1
-MOST = (1 + _AGE_SHARE) * 40 + 20  # of a total, where batch_max is 40
+MOST = (1 + _AGE_SHARE) * 40 + _SPARE  # of a total, where batch_max is 40 and few interactive calls are there
 
 
 def make_objective(target: float = TARGET, *, timed: bool = True, batch_min: int = 1, batch_max: int = 40) -> Objective:

@@ -13,6 +13,7 @@ from llm_traffic_scheduler.policies.objective import (
     _FALL,
     _KEPT,
     _RISE,
+    _SPARE,
     _START,
     _SURE_AFTER,
     _TRIM,
@@ -142,7 +143,32 @@ def test_new_bounds_move_the_goal_at_once() -> None:
 
     objective.advance(now, 2, 1, 8)
 
-    assert goal(objective) == (1 + _AGE_SHARE) * 8 + 20
+    assert goal(objective) == (1 + _AGE_SHARE) * 8 + _SPARE
+
+
+def test_many_interactive_calls_at_once_do_not_keep_batch_from_what_their_target_allows() -> None:
+    objective = make_objective()
+    for call in range(200):
+        objective.arrive(0.0, call)
+    for call in range(100):
+        objective.served(TARGET / 1000, call, TARGET / 1000, TARGET / 1000)
+
+    beside_the_others = goal(objective) - objective._held
+
+    assert beside_the_others >= 40
+
+
+def test_the_room_for_many_interactive_calls_is_forgotten_when_they_have_gone() -> None:
+    objective = make_objective()
+    for call in range(200):
+        objective.arrive(0.0, call)
+    for call in range(200):
+        objective.served(TARGET / 1000, call, TARGET / 1000, TARGET / 1000)
+    assert goal(objective) > MOST
+
+    serve(objective, TARGET / 1000, start=1.0, times=300)
+
+    assert goal(objective) == MOST
 
 
 def test_a_call_that_kept_its_target_is_counted_as_it_is_served() -> None:
