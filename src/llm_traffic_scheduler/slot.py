@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVarTuple
 
 from . import giving_way
 from .call import Call, Verdict, running_task
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from .dispatcher import Dispatcher
 
 __all__ = ["Slot", "checkpoint", "current_slot", "released", "slot_of"]
+
+Ts = TypeVarTuple("Ts")
 
 
 class Slot:
@@ -63,12 +64,8 @@ class Slot:
     def first_token(self) -> None:
         """Say that the backend's first token is here. Only the first call counts."""
         if self._call.state == RUNNING and self.first_token_at is None:
-            home = self._call.home
-            self.first_token_at = at = home.clock()
-            if get_ident() == home.thread:
-                tell_first_token(self._call, at)
-            else:
-                _on_loop(home, partial(tell_first_token, self._call, at))
+            self.first_token_at = at = self._call.home.clock()
+            _on_loop(self._call.home, tell_first_token, self._call, at)
 
     def tokens(self, n: int) -> None:
         """Say that `n` more output tokens have arrived.
@@ -90,7 +87,7 @@ class Slot:
         if not 0 <= timeout("seconds", seconds) < math.inf:
             raise ConfigError(f"seconds must be a finite number of at least 0, got {seconds!r}")
         if self._call.state == RUNNING:
-            _on_loop(self._call.home, partial(_think, self._call, seconds, self._call.home.clock()))
+            _on_loop(self._call.home, _think, self._call, seconds, self._call.home.clock())
 
     def throttled(self, retry_after: float | None = None) -> None:
         """Say that the backend has asked us to wait: a 429, a Retry-After.
@@ -107,7 +104,7 @@ class Slot:
             raise ConfigError(f"retry_after must be a finite number of at least 0 seconds or None, got {retry_after!r}")
         if self._call.state not in (GONE, LENT_ON):
             home = self._call.home
-            _on_loop(home, partial(_throttle, home, home.clock() + seconds))
+            _on_loop(home, _throttle, home, home.clock() + seconds)
 
     def unattended(self, on_close: Callable[[], None]) -> None:
         """Say that until `attended` no task runs the call's code: what it holds is handed around, and nobody reads it.
@@ -199,13 +196,13 @@ async def released() -> AsyncIterator[None]:
         yield
 
 
-def _on_loop(home: Dispatcher, action: Callable[[], None]) -> None:
+def _on_loop(home: Dispatcher, action: Callable[[*Ts], None], *arguments: *Ts) -> None:
     """Do it now; or in the loop's next pass, for a `slot_from_thread` block, whose thread may not touch the core."""
     if get_ident() == home.thread:
-        action()
+        action(*arguments)
     elif home.loop is not None:
         with suppress(RuntimeError):  # the loop is closed, and the call has ended with it
-            home.loop.call_soon_threadsafe(action)
+            home.loop.call_soon_threadsafe(action, *arguments)
 
 
 def _think(call: Call, seconds: float, now: float) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from llm_traffic_scheduler.core.fair_queue import FairQueue
 from llm_traffic_scheduler.core.running_tenants import RunningTenants
+from tests.unit.core.leaving import leaving
 from tests.unit.core.tenant_line import Item, Line
 from tests.unit.core.tracing import lines_run
 
@@ -28,12 +29,8 @@ def test_a_hundred_thousand_that_left_early_leave_no_memory_behind(order: str, t
         ghosts.append(weakref.ref(item))
         queue.push(item, 0, number)
     del item
-    if order == "random":
-        random.Random(7).shuffle(numbers)
-    elif order == "last to first":
-        numbers.reverse()
 
-    for number in numbers:
+    for number in leaving(numbers, order):
         queue.discard(number)
 
     assert not any(ghost() for ghost in ghosts)

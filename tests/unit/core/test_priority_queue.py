@@ -14,6 +14,7 @@ from itertools import permutations
 import pytest
 
 from llm_traffic_scheduler.core.priority_queue import PriorityQueue
+from tests.unit.core.leaving import leaving
 from tests.unit.core.tracing import lines_run
 
 
@@ -215,12 +216,8 @@ def test_a_hundred_thousand_that_left_early_leave_no_memory_behind(order: str) -
         ghosts.append(weakref.ref(guest))
         queue.push(guest, 0, number)
     del guest
-    if order == "random":
-        random.Random(7).shuffle(numbers)
-    elif order == "last to first":
-        numbers.reverse()
 
-    for number in numbers:
+    for number in leaving(numbers, order):
         queue.discard(number)
 
     assert not any(ghost() for ghost in ghosts)
