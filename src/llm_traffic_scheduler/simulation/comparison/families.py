@@ -46,7 +46,7 @@ CURVES: Final = {
 TARGETS: Final = (1.15, 1.25, 1.4, 1.6, 1.8)
 """Multiples of the P95 without batch that AdaptivePolicy and AIMD are asked to keep."""
 
-_STATIC: Final = (*range(1, 21), 24, 32, 48, 64)  # each, past the P95s at which ratios are taken on the A100
+_STATIC: Final = (*range(1, 21), 24, 32, 48, 64)  # each, to beyond 1.8 x no batch on the headline
 _TOTALS: Final = (3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 22, 25, 28, 32, 36, 42, 48, 56, 64, 80, 100)
 _THRESHOLDS: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.45, 1.6)
 _BATCH_MAXES: Final = (4, 6, 8, 12, 16, 24, 32, 48)
